@@ -1,0 +1,1 @@
+"""Provable forgetting: scopes, purge, certificates, receipts, ledger and the offline verifier."""

@@ -1,0 +1,1 @@
+"""Frames and typed messages between peers."""

@@ -1,0 +1,1 @@
+"""The process: composition root, configuration, HTTP, command line, use cases and workers."""

@@ -1,0 +1,1 @@
+"""The bounded in-memory HNSW graph in front of PostgreSQL."""

@@ -47,11 +47,7 @@ class BadSignature(InvalidInput):
     code = "bad_signature"
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    pass
-
-
-class DiffMeta(_Record):
+class DiffMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a peer needs beside the text; at most 2 KiB encoded."""
 
     type: Annotated[str, Meta(max_length=64)] = "fact"
@@ -64,14 +60,14 @@ class DiffMeta(_Record):
     scope_label: Annotated[str, Meta(max_length=256)] | None = None
 
 
-class ContentRef(_Record):
+class ContentRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Content above the inline limit: fetched by those who want it, checked by hash."""
 
     digest: Digest32
     length: Annotated[int, Meta(gt=0, le=CONTENT_BYTES)]
 
 
-class DiffBody(_Record):
+class DiffBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The announcement of a memory, or of its new version."""
 
     v: Literal[1] = 1
@@ -98,7 +94,7 @@ class DiffBody(_Record):
     hop_max: Annotated[int, Meta(ge=1, le=64)]
 
 
-class TombstoneBody(_Record):
+class TombstoneBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One memory is gone. Ids only: a vector or a text here would spread what it deletes."""
 
     v: Literal[1] = 1
@@ -117,7 +113,7 @@ class TombstoneBody(_Record):
     route_ref: Id16 | None = None
 
 
-class FenceBody(_Record):
+class FenceBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An epoch of a scope is closed for ever; names the handle, never the raw id."""
 
     v: Literal[1] = 1
@@ -132,7 +128,7 @@ class FenceBody(_Record):
     erasure_id: Annotated[str, Meta(min_length=4, max_length=64)]
 
 
-class AgentCard(_Record):
+class AgentCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A member node vouches for the key of an agent that is at home there."""
 
     v: Literal[1] = 1
@@ -144,7 +140,7 @@ class AgentCard(_Record):
     hlc: Stamp8
 
 
-class NodeCard(_Record):
+class NodeCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A node states the keys that sign its erasure documents and its tree heads."""
 
     v: Literal[1] = 1
@@ -155,7 +151,7 @@ class NodeCard(_Record):
     hlc: Stamp8
 
 
-class AclNode(_Record):
+class AclNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A member: its pinned certificate, where to dial it, who operates it."""
 
     certificate: Annotated[bytes, Meta(min_length=64, max_length=4096)]
@@ -163,7 +159,7 @@ class AclNode(_Record):
     domain: Annotated[str, Meta(max_length=255)] = ""
 
 
-class AclBody(_Record):
+class AclBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who belongs to a project, signed by the project key; the highest version wins."""
 
     v: Literal[1] = 1
@@ -177,17 +173,17 @@ class AclBody(_Record):
     retired: Annotated[tuple[Id16, ...], Meta(max_length=1000)] = ()
 
 
-class Sealed(_Record):
+class Sealed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A signed record as it travels: the body's original bytes and the signature."""
 
     b: Annotated[bytes, Meta(max_length=canonical.MAX_BYTES)]
     s: Annotated[bytes, Meta(min_length=64, max_length=64)]
 
 
-R = TypeVar("R", bound=_Record)
+R = TypeVar("R", bound=msgspec.Struct)
 
 
-def encode(record: _Record) -> bytes:
+def encode(record: msgspec.Struct) -> bytes:
     """Canonical bytes of a record; absent optional fields are written as nil."""
     value: Any = msgspec.to_builtins(record, builtin_types=(bytes,))
     return canonical.encode(_lists(value))
@@ -251,7 +247,7 @@ def verified(public: bytes, domain: bytes, body: bytes, signature: bytes) -> boo
     return verify(public, signature, domain + record_id(domain, body))
 
 
-def seal(key: Ed25519PrivateKey, domain: bytes, record: _Record) -> bytes:
+def seal(key: Ed25519PrivateKey, domain: bytes, record: msgspec.Struct) -> bytes:
     """Sign a record and wrap it for the way."""
     body = encode(record)
     return encode(Sealed(b=body, s=sign(key, domain, body)))

@@ -1,0 +1,1 @@
+"""Text to unit vectors: `base` says what an embedder is, `choose` builds the configured one."""

@@ -1,0 +1,297 @@
+"""The database: whole units of work in one transaction, and the one place for driver errors.
+
+Use cases call `Database.transact` or `Database.read` from trio with a function that takes a
+`Tx`. The function runs on the island inside one transaction, so one bridge crossing pays for
+all its statements; inside it only `tx` may be awaited. It may run several times: a unit that
+lost to a concurrent one (serialization failure, deadlock) starts over, so it must not change
+anything but the database.
+
+What leaves this module about a driver error is its SQLSTATE, its constraint and its table.
+The server's texts carry row content and never do: the new error has no cause and no context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import asyncpg
+import trio
+
+from storage.database_errors import (
+    CommitUnknown,
+    DatabaseUnavailable,
+    TransactionConflict,
+    translate,
+)
+from storage.errors import StartRefused
+from storage.island import Island, IslandClosed
+from storage.queries import Query
+from storage.server_check import check_server, read_server
+from storage.settings import DatabaseSettings
+from storage.vectors import register_vectors
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Target = str | Mapping[str, Any]
+"""A DSN, or the keyword arguments of a connection (the embedded server hands those out)."""
+
+DRIVER_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
+RELEASE_TIMEOUT = 5.0
+RETRY_BASE = 0.01
+RETRY_CAP = 0.5
+
+
+class Record(Protocol):
+    """A row: by column name or position; iterating yields the values."""
+
+    def __getitem__(self, key: str | int) -> Any: ...
+    def get(self, key: str, default: Any = None) -> Any: ...
+    def keys(self) -> Iterable[str]: ...
+    def values(self) -> Iterable[Any]: ...
+    def items(self) -> Iterable[tuple[str, Any]]: ...
+    def __len__(self) -> int: ...
+
+
+async def _translated(awaitable: Awaitable[T]) -> T:
+    """Await a driver call; its error comes out as ours, without cause or context."""
+    try:
+        return await awaitable
+    except DRIVER_ERRORS as error:
+        failure = translate(error)
+    raise failure
+
+
+class Tx:
+    """Statements inside one open transaction, on the island.
+
+    `bytea` is bytes, times are aware datetimes, `halfvec` is a float32 array of shape (dim,),
+    `jsonb` is text. After an error the transaction only rolls back.
+    """
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self._connection = connection
+
+    async def fetch(self, query: Query, **params: Any) -> list[Record]:
+        """All rows."""
+        arguments = query.arguments(params)
+        rows: list[Record] = await _translated(self._connection.fetch(query.text, *arguments))
+        return rows
+
+    async def fetchrow(self, query: Query, **params: Any) -> Record | None:
+        """The first row, or None."""
+        arguments = query.arguments(params)
+        row: Record | None = await _translated(self._connection.fetchrow(query.text, *arguments))
+        return row
+
+    async def fetchval(self, query: Query, **params: Any) -> Any:
+        """The first column of the first row, or None without a row."""
+        return await _translated(self._connection.fetchval(query.text, *query.arguments(params)))
+
+    async def execute(self, query: Query, **params: Any) -> int:
+        """Run for its effect; returns how many rows it touched, 0 for other statements."""
+        arguments = query.arguments(params)
+        status: str = await _translated(self._connection.execute(query.text, *arguments))
+        count = status.rpartition(" ")[2]
+        return int(count) if count.isdigit() else 0
+
+    async def executemany(self, query: Query, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Run once for each row of parameters, pipelined."""
+        arguments = [query.arguments(row) for row in rows]
+        if arguments:
+            await _translated(self._connection.executemany(query.text, arguments))
+
+
+class Database:
+    """A pool of connections to one PostgreSQL; made by `open_database`."""
+
+    def __init__(self, island: Island, pool: asyncpg.Pool, settings: DatabaseSettings) -> None:
+        self.island = island
+        self._pool = pool
+        self._settings = settings
+
+    async def transact(
+        self,
+        work: Callable[Concatenate[Tx, P], Awaitable[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run `work(tx, ...)` in one read-committed transaction and commit; called from trio.
+
+        A unit that needs more isolation sets it with its first statement. Serialization
+        failures and deadlocks start the unit over, `conflict_retries` times, then
+        TransactionConflict. DatabaseUnavailable when no connection can be had in time or it is
+        lost before COMMIT (nothing happened); CommitUnknown when it is lost during COMMIT.
+        Cancelled before COMMIT the unit rolls back; a COMMIT under way is waited for and its
+        result returned.
+        """
+        return await self.island.call(self._unit, False, lambda tx: work(tx, *args, **kwargs))
+
+    async def read(
+        self,
+        work: Callable[Concatenate[Tx, P], Awaitable[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """As `transact`, read only, over one snapshot: all its queries see the same state."""
+        return await self.island.call(self._unit, True, lambda tx: work(tx, *args, **kwargs))
+
+    @property
+    def connections(self) -> tuple[int, int]:
+        """Open connections and how many of them are idle, for metrics."""
+        return self._pool.get_size(), self._pool.get_idle_size()
+
+    async def _unit(self, readonly: bool, work: Callable[[Tx], Awaitable[T]]) -> T:
+        for attempt in range(self._settings.conflict_retries):
+            try:
+                return await self._attempt(readonly, work)
+            except TransactionConflict:
+                ceiling = min(RETRY_CAP, RETRY_BASE * 2**attempt)
+                delay = random.uniform(ceiling / 2, ceiling)
+            await asyncio.sleep(delay)
+        return await self._attempt(readonly, work)
+
+    async def _attempt(self, readonly: bool, work: Callable[[Tx], Awaitable[T]]) -> T:
+        connection = await _translated(self._pool.acquire(timeout=self._settings.acquire_timeout))
+        try:
+            transaction = connection.transaction(
+                isolation="repeatable_read" if readonly else None, readonly=readonly
+            )
+            await _translated(transaction.start())
+            try:
+                result = await work(Tx(connection))
+            except BaseException:
+                await _roll_back(connection, transaction)
+                raise
+            await _commit(transaction)
+            return result
+        finally:
+            with suppress(*DRIVER_ERRORS):  # the pool has dropped the connection by then
+                await self._pool.release(connection, timeout=RELEASE_TIMEOUT)
+
+
+async def _roll_back(connection: asyncpg.Connection, transaction: Any) -> None:
+    """Roll back; a connection that cannot is dropped, which has the same effect."""
+    try:
+        if not connection.is_closed():
+            await transaction.rollback()
+    except DRIVER_ERRORS:
+        connection.terminate()
+
+
+async def _commit(transaction: Any) -> None:
+    """Commit and wait for the verdict even when cancelled, so that no finished work is lost."""
+    commit = asyncio.ensure_future(_translated(transaction.commit()))
+    while not commit.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([commit])
+    if commit.cancelled():
+        raise CommitUnknown
+    failure = commit.exception()
+    if isinstance(failure, DatabaseUnavailable):
+        raise CommitUnknown
+    if failure is not None:
+        raise failure
+
+
+def connect_arguments(target: Target, settings: DatabaseSettings) -> dict[str, Any]:
+    """The keyword arguments of every connection that this process opens."""
+    arguments: dict[str, Any] = {"dsn": target} if isinstance(target, str) else dict(target)
+    arguments["timeout"] = settings.connect_timeout
+    return arguments
+
+
+def session_settings(settings: DatabaseSettings) -> dict[str, str]:
+    """Limits that the server enforces on each session, in its units (milliseconds)."""
+    return {
+        "application_name": "mnemesh",
+        "statement_timeout": str(int(settings.statement_timeout * 1000)),
+        "lock_timeout": str(int(settings.lock_timeout * 1000)),
+        "idle_in_transaction_session_timeout": str(
+            int(settings.idle_in_transaction_timeout * 1000)
+        ),
+        "client_connection_check_interval": "1000",
+    }
+
+
+async def connect(target: Target, settings: DatabaseSettings) -> asyncpg.Connection:
+    """One connection of its own, on the island; waits for a server that is still starting.
+
+    Raises StartRefused with one line that holds no password.
+    """
+    clock = asyncio.get_running_loop()
+    deadline = clock.time() + settings.connect_patience
+    while True:
+        starting = False
+        try:
+            return await asyncpg.connect(**connect_arguments(target, settings))
+        except (ConnectionRefusedError, FileNotFoundError, asyncpg.CannotConnectNowError):
+            starting = True
+            refusal = "the database does not answer: is PostgreSQL running?"
+        except asyncpg.PostgresError as error:
+            kind = type(error).__name__
+            refusal = f"the database refuses the connection ({kind}, SQLSTATE {error.sqlstate})"
+        except (asyncpg.InterfaceError, asyncpg.InternalClientError, ValueError) as error:
+            refusal = f"the database address is not usable ({type(error).__name__})"
+        except (OSError, TimeoutError) as error:
+            refusal = f"the database cannot be reached ({type(error).__name__})"
+        if not starting or clock.time() >= deadline:
+            raise StartRefused(refusal)
+        await asyncio.sleep(0.1)
+
+
+async def _open_pool(target: Target, settings: DatabaseSettings) -> asyncpg.Pool:
+    probe = await connect(target, settings)
+    try:
+        server = await _translated(read_server(probe))
+    finally:
+        probe.terminate()
+    check_server(server)
+    if server.vector_schema is None:
+        raise StartRefused("the database has no schema of mnemesh yet: run `mnemesh migrate`")
+    return await _translated(
+        asyncpg.create_pool(
+            **connect_arguments(target, settings),
+            min_size=settings.pool_min,
+            max_size=settings.pool_max,
+            command_timeout=settings.statement_timeout + settings.connect_timeout,
+            server_settings=session_settings(settings),
+            init=partial(register_vectors, schema=server.vector_schema),
+        )
+    )
+
+
+async def _close_pool(pool: asyncpg.Pool, grace: float) -> None:
+    try:
+        await asyncio.wait_for(pool.close(), grace)
+    except TimeoutError:
+        pool.terminate()
+
+
+@asynccontextmanager
+async def open_database(
+    island: Island, target: Target, settings: DatabaseSettings | None = None
+) -> AsyncIterator[Database]:
+    """Check the server, open the pool for the body, close it after at most `close_grace`.
+
+    Raises StartRefused: server unreachable, older than 15, without pgvector 0.7, or never
+    migrated. Called from trio.
+    """
+    settings = settings or DatabaseSettings()
+    pool = await island.call(_open_pool, target, settings)
+    try:
+        yield Database(island, pool, settings)
+    finally:
+        with trio.CancelScope(shield=True), suppress(IslandClosed):  # took its sockets along
+            await island.call(_close_pool, pool, settings.close_grace)

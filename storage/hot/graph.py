@@ -1,0 +1,543 @@
+"""The bounded graph of resident memories: find the nearest without touching PostgreSQL.
+
+Called by recall (inline, a search takes a fraction of a millisecond), and from worker threads by
+whatever writes, evicts, forgets and rebuilds. It decides nothing about who may read, what is
+tombstoned or when to persist; it never opens a file and never blocks on IO.
+
+Thread-safe. Locks are taken in the order building, writing, graph; the graph lock is held for a
+few rows at a time and handed over in turn.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.errors import InvalidInput
+from storage.hot import filter as filters
+from storage.hot import heat
+from storage.hot.index import LabelIndex
+from storage.hot.rebuild import Aside
+from storage.hot.reports import Hit, HotStats, InsertReport, LimitsReport, PurgeReport
+from storage.hot.settings import RELOADABLE, HotSettings
+from storage.hot.turns import TurnLock
+from storage.hot.vectors import Rows, unit_query, unit_rows
+from storage.model import EXEMPT_KINDS, Resident
+
+MAX_K = 1_000
+MAX_DIM = 8_192
+START_CAPACITY = 1_024
+WRITE_ROWS = 8
+"""Rows that one hold of the lock inserts or overwrites: a few milliseconds at most."""
+HIDE_ROWS = 64
+SPARE = 1_024
+"""At the ceiling an eviction takes 1/SPARE of it more, so that not every insert plans one."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    resident: Resident
+    label: int
+    row: int
+
+
+@dataclass(slots=True)
+class _Tally:
+    inserted: int = 0
+    updated: int = 0
+    evicted: list[bytes] = field(default_factory=list)
+    refused: list[bytes] = field(default_factory=list)
+
+
+class HotGraph:
+    """Residents of one embedding model, at most `settings.ceiling` at any time."""
+
+    def __init__(self, dim: int, settings: HotSettings, now_ms: Callable[[], int]) -> None:
+        if not 1 <= dim <= MAX_DIM:
+            raise InvalidInput(f"dim must be between 1 and {MAX_DIM}")
+        self._dim = dim
+        self._settings = settings
+        self._now_ms = now_ms
+        self._limit = settings.ceiling
+        capacity = min(START_CAPACITY, self._limit)
+        self._index = LabelIndex(dim, capacity, settings)
+        self._rows = Rows(dim, capacity)
+        self._entries: dict[bytes, _Entry] = {}
+        self._ids: dict[int, bytes] = {}
+        self._scopes: dict[bytes, set[int]] = {}
+        self._exempt = 0
+        self._next_label = 0
+        self._aside: Aside | None = None
+        self._inserted = self._evicted = self._rebuilds = self._searches = 0
+        self._building = threading.Lock()
+        self._writing = threading.Lock()
+        self._lock = TurnLock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, memory_id: object) -> bool:
+        return memory_id in self._entries
+
+    def get(self, memory_id: bytes) -> Resident | None:
+        """The resident record, or None."""
+        with self._lock:
+            entry = self._entries.get(memory_id)
+            return entry.resident if entry else None
+
+    def vector(self, memory_id: bytes) -> NDArray[np.float32] | None:
+        """A copy of the unit vector of a resident, or None."""
+        with self._lock:
+            entry = self._entries.get(memory_id)
+            return self._rows.vectors[entry.row].copy() if entry else None
+
+    def residents(self) -> list[Resident]:
+        """All resident records at one moment."""
+        with self._lock:
+            return [entry.resident for entry in self._entries.values()]
+
+    def stats(self) -> HotStats:
+        """Counts for metrics and the console."""
+        with self._lock:
+            return HotStats(
+                resident=len(self._entries),
+                ceiling=self._settings.ceiling,
+                dead=self._index.dead,
+                exempt=self._exempt,
+                capacity=self._rows.capacity,
+                bytes=self._rows.nbytes + self._index.nbytes,
+                inserted_total=self._inserted,
+                evicted_total=self._evicted,
+                rebuilds_total=self._rebuilds,
+                searches_total=self._searches,
+            )
+
+    # Writing
+
+    def insert(self, residents: Sequence[Resident], vectors: NDArray[np.float32]) -> InsertReport:
+        """Make memories resident; `vectors` has the shape (n, dim).
+
+        An id that is resident is replaced, and of an id that is named twice the last one counts.
+        Above the ceiling the coldest leave. An exempt kind that finds half of the ceiling full
+        of exempt kinds is refused, and an older version of it leaves. May build a larger graph
+        aside: call it from a worker thread. Raises InvalidInput before anything changes, and
+        IndexFault, after which the graph lacks some of the batch but is consistent.
+        """
+        units = unit_rows(vectors, self._dim)
+        if len(residents) != len(units):
+            raise InvalidInput(f"vectors has {len(units)} rows for {len(residents)} residents")
+        last = {resident.id: position for position, resident in enumerate(residents)}
+        batch = [(residents[position], units[position]) for position in last.values()]
+        tally = _Tally()
+        done = 0
+        while done < len(batch):
+            with self._writing, self._lock:
+                part = batch[done : done + self._step()]
+                if self._has_room(len(part)):
+                    self._insert_part(part, tally)
+                    done += len(part)
+                    continue
+            self._grow(len(part))
+        return InsertReport(
+            tally.inserted, tally.updated, tuple(tally.evicted), tuple(tally.refused)
+        )
+
+    def replace_record(self, resident: Resident) -> bool:
+        """Take over changed metadata; False when the id is not resident afterwards.
+
+        A memory that turns into an exempt kind while these fill their half leaves the graph.
+        """
+        with self._lock:
+            entry = self._entries.get(resident.id)
+            if entry is None:
+                return False
+            was, now = (r.kind in EXEMPT_KINDS for r in (entry.resident, resident))
+            if now and not was and self._exempt >= self._settings.ceiling // 2:
+                self._take_out(resident.id)
+                self._evicted += 1
+                return False
+            self._unscope(entry)
+            entry.resident = resident
+            self._enscope(entry)
+            return True
+
+    def touch(self, ids: Iterable[bytes], now_ms: int) -> None:
+        """Warm the residents among these ids by one access each."""
+        with self._lock:
+            for memory_id in ids:
+                entry = self._entries.get(memory_id)
+                if entry is not None:
+                    row, half_life = entry.row, self._settings.half_life_ms
+                    self._rows.heat[row] = heat.warmed(
+                        float(self._rows.heat[row]), now_ms, half_life
+                    )
+                    self._rows.last_ms[row] = max(int(self._rows.last_ms[row]), now_ms)
+
+    # Leaving
+
+    def plan_eviction(self, now_ms: int) -> list[bytes]:
+        """Who should leave now, coldest first: above the ceiling or idle, at most one batch."""
+        with self._lock:
+            used, settings = self._rows.used, self._settings
+            temperatures = self._rows.heat[:used].copy()
+            last_ms = self._rows.last_ms[:used].copy()
+            evictable = self._rows.evictable[:used].copy()
+            labels = self._rows.labels[:used].copy()
+            excess = len(self._entries) - settings.ceiling
+        rows = heat.plan(
+            temperatures,
+            last_ms,
+            evictable,
+            excess=excess,
+            idle_until_ms=now_ms - settings.idle_ms,
+            cap=settings.batch,
+        )
+        with self._lock:
+            return [self._ids[label] for label in labels[rows].tolist() if label in self._ids]
+
+    def evict(self, ids: Iterable[bytes]) -> int:
+        """Take residents out of the graph, but not exempt kinds; how many left."""
+        left = 0
+        for part in _parts(ids, HIDE_ROWS):
+            with self._lock:
+                for memory_id in part:
+                    entry = self._entries.get(memory_id)
+                    if entry is not None and entry.resident.kind not in EXEMPT_KINDS:
+                        self._take_out(memory_id)
+                        self._evicted += 1
+                        left += 1
+        return left
+
+    def hide(self, ids: Iterable[bytes]) -> int:
+        """Take residents of any kind out of every search that starts from now on.
+
+        Their vectors stay in dead slots until reuse, `forget` or a rebuild.
+        """
+        hidden = 0
+        for part in _parts(ids, HIDE_ROWS):
+            with self._lock:
+                for memory_id in part:
+                    hidden += self._take_out(memory_id)
+        return hidden
+
+    def forget(self, ids: Iterable[bytes]) -> int:
+        """Take memories out of every search and overwrite their vectors; how many had any.
+
+        Also those that left earlier and whose slots were not reused. A rebuild under way drops
+        its copy before it serves. Idempotent. Raises IndexFault; then call it again.
+        """
+        chosen = list(ids)
+        self.hide(chosen)
+        forgotten = 0
+        for part in _parts(chosen, WRITE_ROWS):
+            with self._lock:
+                for memory_id in part:
+                    self._take_out(memory_id)
+                    forgotten += self._index.wipe_graves(memory_id) > 0
+        return forgotten
+
+    def purge(self, ids: Iterable[bytes], *, rebuild: bool) -> PurgeReport:
+        """Remove every byte of these memories for an erasure, and say what was found.
+
+        With `rebuild` the survivors move to a new graph in shuffled order, which also drops the
+        neighbour links that the removed vectors made; without it slots are overwritten. Searches
+        go on meanwhile. Raises IndexFault; then call it again.
+        """
+        slots: dict[bytes, int] = {}
+        vectors: dict[bytes, int] = {}
+        chosen = list(dict.fromkeys(ids))
+        for part in _parts(chosen, HIDE_ROWS):
+            with self._lock:
+                for memory_id in part:
+                    vectors[memory_id] = int(self._take_out(memory_id))
+                    slots[memory_id] = len(self._index.graves(memory_id))
+        if not any(slots.values()):
+            return PurgeReport("untouched", slots, vectors)
+        if rebuild:
+            self.rebuild()
+            return PurgeReport("rebuilt", slots, vectors)
+        self.forget(chosen)
+        return PurgeReport("overwritten", slots, vectors)
+
+    def occupants(self, ids: Iterable[bytes]) -> set[bytes]:
+        """Those of the ids that have bytes in a live or dead slot, or may have in a rebuild."""
+        found: set[bytes] = set()
+        for part in _parts(ids, HIDE_ROWS):
+            with self._lock:
+                for memory_id in part:
+                    building = self._aside is not None and self._aside.may_hold(memory_id)
+                    if building or memory_id in self._entries or self._index.graves(memory_id):
+                        found.add(memory_id)
+        return found
+
+    # Searching
+
+    def search(
+        self,
+        query: NDArray[np.float32],
+        k: int,
+        *,
+        agents: frozenset[bytes] | None = None,
+        accept: Callable[[Resident], bool] | None = None,
+    ) -> list[Hit]:
+        """Up to `k` residents by falling cosine, of these agents and accepted by `accept`.
+
+        Fewer come back only when fewer pass. `accept` runs outside the lock and may call the
+        graph. Raises InvalidInput for a bad query and for `k` outside 1 to MAX_K.
+        """
+        unit = unit_query(query, self._dim)
+        if not 1 <= k <= MAX_K:
+            raise InvalidInput(f"k must be between 1 and {MAX_K}")
+        with self._lock:
+            self._searches += 1
+            live, settings = len(self._entries), self._settings
+            scope = None if agents is None else sum(len(self._scopes.get(a, ())) for a in agents)
+        if live == 0 or scope == 0:
+            return []
+        for count in filters.fetches(k, live, scope, accept is not None, settings.exact_limit):
+            with self._lock:
+                near = self._index.nearest(unit, count, settings.ef)
+                if near is None:
+                    break
+                candidates = self._resolve(*near)
+            passed = filters.passing(candidates, k, agents, accept)
+            if len(passed) == k:
+                return [Hit(*pair) for pair in passed]
+        return self._search_exactly(unit, k, agents, accept)
+
+    def _search_exactly(
+        self,
+        unit: NDArray[np.float32],
+        k: int,
+        agents: frozenset[bytes] | None,
+        accept: Callable[[Resident], bool] | None,
+    ) -> list[Hit]:
+        with self._lock:
+            rows: Collection[int] | None = None
+            if agents is not None:
+                rows = [row for agent in agents for row in self._scopes.get(agent, ())]
+            labels, scores = self._rows.scores(unit, rows)
+        hits: list[Hit] = []
+        for block in filters.descending(scores, max(2 * k, 64)):
+            with self._lock:
+                candidates = self._resolve(labels[block], scores[block])
+            passed = filters.passing(candidates, k - len(hits), agents, accept)
+            hits.extend(Hit(*pair) for pair in passed)
+            if len(hits) == k:
+                break
+        return hits
+
+    def _resolve(
+        self, labels: NDArray[np.int64], scores: NDArray[np.float32]
+    ) -> list[tuple[Resident, float]]:
+        """Residents of these labels; one that left since the labels were read is skipped."""
+        return [
+            (self._entries[self._ids[label]].resident, max(-1.0, min(1.0, score)))
+            for label, score in zip(labels.tolist(), scores.tolist(), strict=True)
+            if label in self._ids
+        ]
+
+    # Upkeep
+
+    def needs_rebuild(self) -> bool:
+        """Whether too many slots are dead, or the graph should grow before an insert has to."""
+        with self._lock:
+            dead, live = self._index.dead, len(self._entries)
+            return dead > self._settings.dead_share * (live + dead) or self._is_tight()
+
+    def rebuild(self) -> None:
+        """Build a new graph from the residents and swap; searches and writes go on meanwhile.
+
+        Raises IndexFault; the old graph then still serves.
+        """
+        with self._building:
+            self._rebuild(self._doubled() if self._is_tight() else self._rows.capacity)
+
+    def set_limits(self, settings: HotSettings) -> LimitsReport:
+        """Take over the reloadable settings and evict down to a lower ceiling.
+
+        A ceiling above the one that the graph was made with is not taken over, nor are the
+        parameters of the index: both are reported. Raises InvalidInput, with nothing changed,
+        when the exempt kinds already fill more than half of the new ceiling.
+        """
+        evicted: list[bytes] = []
+        with self._writing:
+            with self._lock:
+                old = self._settings
+                changed = {
+                    f.name
+                    for f in fields(HotSettings)
+                    if getattr(old, f.name) != getattr(settings, f.name)
+                }
+                refused = changed - RELOADABLE
+                if settings.ceiling > self._limit:
+                    refused.add("ceiling")
+                applied = changed - refused
+                new = replace(old, **{name: getattr(settings, name) for name in applied})
+                if self._exempt > new.ceiling // 2 and new.ceiling < old.ceiling:
+                    raise InvalidInput(
+                        f"ceiling {new.ceiling} leaves no half for {self._exempt} exempt memories"
+                    )
+                self._settings = new
+            while len(self._entries) > new.ceiling:
+                with self._lock:
+                    excess = len(self._entries) - new.ceiling
+                    evicted += self._evict_coldest(min(excess, new.batch))
+        return LimitsReport(frozenset(applied), frozenset(refused), tuple(evicted))
+
+    # Under the lock
+
+    def _step(self) -> int:
+        """Rows of one part; never more than can be made room for beside the exempt half."""
+        ceiling = self._settings.ceiling
+        return min(WRITE_ROWS, ceiling - ceiling // 2)
+
+    def _has_room(self, count: int) -> bool:
+        capacity = self._rows.capacity
+        return capacity == self._limit or len(self._entries) + count <= capacity
+
+    def _is_tight(self) -> bool:
+        capacity = self._rows.capacity
+        return capacity < self._limit and len(self._entries) > capacity - capacity // 8
+
+    def _insert_part(
+        self, part: Sequence[tuple[Resident, NDArray[np.float32]]], tally: _Tally
+    ) -> None:
+        now_ms, half_life = self._now_ms(), self._settings.half_life_ms
+        half = self._settings.ceiling // 2
+        admitted: list[tuple[Resident, NDArray[np.float32], float]] = []
+        updated = exempt = 0
+        for resident, unit in part:
+            warmth = heat.first_heat(now_ms, half_life)
+            entry = self._entries.get(resident.id)
+            if entry is not None:
+                warmth = heat.warmed(float(self._rows.heat[entry.row]), now_ms, half_life)
+                self._take_out(resident.id)
+            if resident.kind in EXEMPT_KINDS:
+                if self._exempt + exempt >= half:
+                    tally.refused.append(resident.id)
+                    continue
+                exempt += 1
+            updated += entry is not None
+            admitted.append((resident, unit, warmth))
+        excess = len(self._entries) + len(admitted) - self._settings.ceiling
+        if excess > 0:
+            tally.evicted += self._evict_coldest(excess + self._settings.ceiling // SPARE)
+        labels = range(self._next_label, self._next_label + len(admitted))
+        self._next_label = labels.stop
+        if admitted:
+            self._index.add(labels, np.stack([unit for _, unit, _ in admitted]))
+        for label, (resident, unit, warmth) in zip(labels, admitted, strict=True):
+            self._register(resident, label, unit, warmth, now_ms)
+        tally.updated += updated
+        tally.inserted += len(admitted) - updated
+        self._inserted += len(admitted) - updated
+
+    def _register(
+        self, resident: Resident, label: int, unit: NDArray[np.float32], warmth: float, now_ms: int
+    ) -> None:
+        row = self._rows.put(label, unit)
+        self._rows.heat[row] = warmth
+        self._rows.last_ms[row] = now_ms
+        entry = _Entry(resident, label, row)
+        self._entries[resident.id] = entry
+        self._ids[label] = resident.id
+        self._enscope(entry)
+        if self._aside is not None:
+            self._aside.note_added(label)
+
+    def _evict_coldest(self, count: int) -> list[bytes]:
+        used = self._rows.used
+        rows = heat.plan(
+            self._rows.heat[:used],
+            self._rows.last_ms[:used],
+            self._rows.evictable[:used],
+            excess=count,
+            idle_until_ms=None,
+            cap=count,
+        )
+        ids = [self._ids[label] for label in self._rows.labels[rows].tolist()]
+        for memory_id in ids:
+            self._take_out(memory_id)
+        self._evicted += len(ids)
+        return ids
+
+    def _take_out(self, memory_id: bytes) -> bool:
+        """Make a resident the occupant of a dead slot; False when it is not resident."""
+        entry = self._entries.get(memory_id)
+        if entry is None:
+            return False
+        self._index.bury(entry.label, memory_id)
+        self._unscope(entry)
+        self._rows.clear(entry.row)
+        del self._entries[memory_id], self._ids[entry.label]
+        if self._aside is not None:
+            self._aside.note_gone(entry.label, memory_id)
+        return True
+
+    def _enscope(self, entry: _Entry) -> None:
+        exempt = entry.resident.kind in EXEMPT_KINDS
+        self._exempt += exempt
+        self._rows.evictable[entry.row] = not exempt
+        self._scopes.setdefault(entry.resident.agent_id, set()).add(entry.row)
+
+    def _unscope(self, entry: _Entry) -> None:
+        self._exempt -= entry.resident.kind in EXEMPT_KINDS
+        agent_id = entry.resident.agent_id
+        rows = self._scopes[agent_id]
+        rows.discard(entry.row)
+        if not rows:
+            del self._scopes[agent_id]
+
+    def _gather(self, labels: Sequence[int]) -> tuple[list[int], NDArray[np.float32]]:
+        live = [label for label in labels if label in self._ids]
+        rows = [self._entries[self._ids[label]].row for label in live]
+        return live, self._rows.vectors[rows]
+
+    # While building
+
+    def _grow(self, count: int) -> None:
+        with self._building:
+            if not self._has_room(count):
+                self._rebuild(self._doubled())
+
+    def _doubled(self) -> int:
+        return min(self._limit, 2 * self._rows.capacity)
+
+    def _rebuild(self, capacity: int) -> None:
+        settings = self._settings
+        aside = Aside(LabelIndex(self._dim, capacity, settings), settings.threads)
+        with self._lock:
+            labels = np.fromiter(self._ids, np.int64, len(self._ids))
+            self._aside = aside
+            if capacity > self._rows.capacity:
+                self._rows.begin_growth(capacity)
+        try:
+            block: int | None = 0
+            while block is not None:
+                with self._lock:
+                    block = self._rows.copy_block(block)
+            order = np.random.default_rng(settings.seed + self._rebuilds).permutation(labels)
+            aside.fill(order, self._gather, self._lock)
+            with self._writing:
+                aside.catch_up(self._gather, self._lock)
+                with self._lock:
+                    aside.catch_up(self._gather, nullcontext())
+                    self._rows.finish_growth()
+                    self._index = aside.index
+                    self._rebuilds += 1
+        finally:
+            with self._lock:
+                self._aside = None
+                self._rows.drop_growth()
+
+
+def _parts(ids: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
+    chosen = list(ids)
+    for start in range(0, len(chosen), size):
+        yield chosen[start : start + size]

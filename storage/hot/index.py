@@ -1,0 +1,179 @@
+"""One hnswlib index and who last lived in its dead slots.
+
+The only importer of hnswlib, so that its traps are met in one place: `k` above the live count
+raises, a deleted label that is added again may live on as a ghost, NaN is accepted, a deleted
+vector keeps its bytes. Labels are given by the caller, rise, and are never used twice. Not
+thread-safe: the graph's lock guards it. Never resized: a larger index is built aside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import hnswlib
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.errors import MnemeshError
+from storage.hot.settings import HotSettings
+
+POINTER_AND_LOCK_BYTES = 48
+
+
+class IndexFault(MnemeshError):
+    """The vector index failed; the memories are in PostgreSQL and can be loaded again."""
+
+    code = "internal"
+    retryable = True
+
+
+class LabelIndex:
+    """Vectors by label, with deletion in two strengths.
+
+    `bury` hides a vector and remembers its occupant, since the bytes stay until the slot is
+    reused; `wipe` overwrites the bytes too. hnswlib chooses which dead slot an insert reuses and
+    does not tell, so a remembered label is checked against the index when it is asked for.
+    """
+
+    def __init__(self, dim: int, capacity: int, settings: HotSettings) -> None:
+        self.capacity = capacity
+        self.live = 0
+        self._dim = dim
+        self._slot_bytes = 4 * dim + 8 * settings.m + 4 + 8 + POINTER_AND_LOCK_BYTES
+        self._buried: dict[int, bytes] = {}
+        self._graves: dict[bytes, set[int]] = {}
+        self.hnsw = hnswlib.Index(space="ip", dim=dim)
+        self.hnsw.init_index(
+            max_elements=capacity,
+            M=settings.m,
+            ef_construction=settings.ef_construction,
+            random_seed=settings.seed,
+            allow_replace_deleted=True,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Allocated bytes; pages of slots never used yet cost no memory."""
+        return self.capacity * self._slot_bytes
+
+    @property
+    def dead(self) -> int:
+        """Slots that hold no live vector and wait for reuse."""
+        return int(self.hnsw.get_current_count()) - self.live
+
+    def add(self, labels: Sequence[int], vectors: NDArray[np.float32], threads: int = 1) -> None:
+        """Insert unit vectors under fresh labels, dead slots first.
+
+        Raises IndexFault; then none of the labels is searchable.
+        """
+        if not labels:
+            return
+        try:
+            self.hnsw.add_items(
+                vectors, np.asarray(labels, np.int64), num_threads=threads, replace_deleted=True
+            )
+        except RuntimeError as error:
+            for label in labels:
+                with contextlib.suppress(RuntimeError):  # not every label got in
+                    self.hnsw.mark_deleted(label)
+                    self._wipe_dead(label)
+            raise IndexFault from error
+        self.live += len(labels)
+        self._forget_reused()
+
+    def bury(self, label: int, occupant: bytes) -> None:
+        """Take a live label out of every search; its bytes stay until the slot is reused."""
+        self.hnsw.mark_deleted(label)
+        self.live -= 1
+        self._buried[label] = occupant
+        self._graves.setdefault(occupant, set()).add(label)
+
+    def wipe(self, label: int) -> None:
+        """Take a live label out of every search and overwrite its vector with zeros.
+
+        Raises IndexFault with the label still live.
+        """
+        self._overwrite(label)
+        self.hnsw.mark_deleted(label)
+        self.live -= 1
+
+    def graves(self, occupant: bytes) -> list[int]:
+        """Labels of dead slots that still hold bytes of this memory."""
+        found = []
+        for label in tuple(self._graves.get(occupant, ())):
+            if self._open(label):
+                self.hnsw.mark_deleted(label)
+                found.append(label)
+            else:
+                self._unlist(label)
+        return found
+
+    def wipe_graves(self, occupant: bytes) -> int:
+        """Overwrite every dead slot of this memory; how many there were."""
+        wiped = 0
+        for label in tuple(self._graves.get(occupant, ())):
+            wiped += self._wipe_dead(label)
+            self._unlist(label)
+        return wiped
+
+    def nearest(
+        self, query: NDArray[np.float32], count: int, ef: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+        """Labels and cosines of up to `count` neighbours, best first.
+
+        None when the graph cannot reach that many from its entry point: compare exactly then.
+        """
+        count = min(count, self.live)
+        if count == 0:
+            return np.empty(0, np.int64), np.empty(0, np.float32)
+        self.hnsw.set_ef(max(ef, count))
+        try:
+            labels, distances = self.hnsw.knn_query(query[np.newaxis, :], k=count, num_threads=1)
+        except RuntimeError:
+            return None
+        return labels[0].astype(np.int64), np.float32(1) - distances[0]
+
+    def _open(self, label: int) -> bool:
+        """Make a dead label live for a moment; False when its slot was reused."""
+        try:
+            self.hnsw.unmark_deleted(label)
+        except RuntimeError:
+            return False
+        return True
+
+    def _wipe_dead(self, label: int) -> bool:
+        if not self._open(label):
+            return False
+        try:
+            self._overwrite(label)
+        finally:
+            self.hnsw.mark_deleted(label)
+        return True
+
+    def _overwrite(self, label: int) -> None:
+        zeros = np.zeros((1, self._dim), np.float32)
+        try:
+            self.hnsw.add_items(zeros, np.asarray([label], np.int64), num_threads=1)
+        except RuntimeError as error:
+            raise IndexFault from error
+
+    def _unlist(self, label: int) -> None:
+        occupant = self._buried.pop(label)
+        labels = self._graves[occupant]
+        labels.discard(label)
+        if not labels:
+            del self._graves[occupant]
+
+    def _forget_reused(self) -> None:
+        """Keep the list of occupants in proportion to the dead slots that exist."""
+        dead = self.dead
+        if dead == 0:
+            self._buried.clear()
+            self._graves.clear()
+        elif len(self._buried) > 2 * dead + 1024:
+            for label in tuple(self._buried):
+                if self._open(label):
+                    self.hnsw.mark_deleted(label)
+                else:
+                    self._unlist(label)

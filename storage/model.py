@@ -142,14 +142,14 @@ class Resident:
 class Reader:
     """On whose behalf a read runs; `visible` decides by it.
 
-    `projects` is the set of projects whose rows may be read; None means every project that
-    this node is a member of. `group` holds the agents of the reader's policy group.
+    `projects` is the set of projects whose rows may be read; rows without a project need none.
+    `group` holds the agents of the reader's policy group.
     """
 
     agent_id: AgentId
     policy: ReadPolicy = ReadPolicy.ISOLATED
     group: frozenset[AgentId] = frozenset()
-    projects: frozenset[ProjectId] | None = None
+    projects: frozenset[ProjectId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -598,3 +598,34 @@ BEGIN
 END $$;
 CREATE TRIGGER witnessed_forward BEFORE UPDATE ON witnessed_heads
     FOR EACH ROW EXECUTE FUNCTION witnessed_forward();
+
+-- Reads -----------------------------------------------------------------------------------------
+
+-- A memory as readers see it: without the derived search columns.
+CREATE VIEW memory_rows AS
+SELECT id, kind, agent_id, project_id, scope_label, content, normalized_content, content_hash,
+       hash_version, type, tags, who, importance, pinned, visibility, source_type, source_id,
+       idempotency_key, seen_count, superseded_by, superseded_at, expires_at, deleted_at,
+       announced_at, access_count, created_at, updated_at, updated_by, origin_node, agent_epoch,
+       project_epoch, hlc
+FROM memories;
+
+-- The one visibility rule; storage/visibility.py is its twin for residents of the hot graph.
+CREATE FUNCTION memory_visible(
+    m memory_rows, reader bytea, policy text, reader_group bytea[], reader_projects bytea[],
+    now timestamptz, with_superseded boolean
+) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT m.deleted_at IS NULL
+       AND (m.expires_at IS NULL OR m.expires_at > now)
+       AND (with_superseded OR m.superseded_by IS NULL)
+       AND m.visibility <> 'archived'
+       AND (m.agent_id = reader
+            OR (m.visibility = 'global' AND (policy = 'shared'
+                OR (policy = 'group' AND m.agent_id = ANY (reader_group)))))
+       AND (m.project_id IS NULL OR m.project_id = ANY (reader_projects))
+       AND NOT EXISTS (SELECT FROM tombstones t WHERE t.memory_id = m.id)
+       AND NOT EXISTS (SELECT FROM scopes s WHERE s.kind = 'agent' AND s.ext_id = m.agent_id
+                       AND s.closed_epoch >= m.agent_epoch)
+       AND NOT EXISTS (SELECT FROM scopes s WHERE s.kind = 'project' AND s.ext_id = m.project_id
+                       AND s.closed_epoch >= m.project_epoch)
+$$;

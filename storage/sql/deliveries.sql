@@ -1,0 +1,40 @@
+-- name: insert_delivery
+-- This announcement reached, or is about to reach, that recipient.
+INSERT INTO deliveries (diff_id, memory_id, project_id, recipient_kind, recipient, role, status, reason, hlc, at)
+VALUES (:diff_id, :memory_id, :project_id, :recipient_kind, :recipient, :role, :status, :reason, :hlc, :at)
+ON CONFLICT (diff_id, recipient_kind, recipient) WHERE status = 'intent' DO NOTHING
+RETURNING seq;
+
+-- name: last_seq
+-- The newest delivery of an announcement to a recipient.
+SELECT max(seq) FROM deliveries WHERE diff_id = :diff_id AND recipient = :recipient;
+
+-- name: lock_recipient
+-- Deliveries to one agent become visible in the order of their numbers.
+SELECT pg_advisory_xact_lock(hashtextextended(encode(:recipient, 'hex'), 7));
+
+-- name: to_agent
+-- What was handed to an agent behind a number.
+SELECT seq, memory_id FROM deliveries
+WHERE recipient_kind = 'agent' AND recipient = :recipient AND seq > :after
+ORDER BY seq LIMIT :limit;
+
+-- name: insert_holder
+-- A peer that may have a copy.
+INSERT INTO holders (memory_id, peer_id, project_id, agent_id, first_seq, state)
+VALUES (:memory_id, :peer_id, :project_id, :agent_id, :first_seq, :state)
+ON CONFLICT (memory_id, peer_id) DO UPDATE
+    SET state = CASE WHEN holders.state = 'stored' AND excluded.state = 'possible' THEN holders.state
+                     ELSE excluded.state END;
+
+-- name: set_holder
+-- What a holder told of its copy.
+UPDATE holders SET state = :state WHERE memory_id = :memory_id AND peer_id = :peer_id;
+
+-- name: holders_of
+-- Peers that have or may have copies of these memories.
+SELECT memory_id, peer_id, state FROM holders WHERE memory_id = ANY (:ids::bytea[]);
+
+-- name: count_holders
+-- How many holder rows there are.
+SELECT count(*) FROM holders;

@@ -1,0 +1,171 @@
+-- name: insert_memory
+-- A new row; nothing when an equal live text, source id or idempotency key is there.
+INSERT INTO memories (
+    id, kind, agent_id, project_id, scope_label, content, normalized_content, content_hash,
+    hash_version, type, tags, who, importance, pinned, visibility, source_type, source_id,
+    idempotency_key, expires_at, announced_at, created_at, updated_at, updated_by, origin_node,
+    agent_epoch, project_epoch, hlc, bigrams, indexed_chars
+) VALUES (
+    :id, :kind, :agent_id, :project_id, :scope_label, :content, :normalized_content, :content_hash,
+    :hash_version, :type, :tags, :who, :importance, :pinned, :visibility, :source_type, :source_id,
+    :idempotency_key, :expires_at, :announced_at, :created_at, :updated_at, :updated_by, :origin_node,
+    :agent_epoch, :project_epoch, :hlc, :bigrams, :indexed_chars
+) ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: insert_vector
+-- The vector of a memory under one model.
+INSERT INTO embeddings (memory_id, agent_id, project_id, model, dims, vector)
+VALUES (:memory_id, :agent_id, :project_id, :model, :dims, :vector)
+ON CONFLICT (memory_id, model) DO UPDATE SET vector = excluded.vector, dims = excluded.dims;
+
+-- name: find_duplicate
+-- The live row that an insert met: by source id, then by idempotency key, then by text.
+SELECT m.* FROM memory_rows m
+WHERE m.agent_id = :agent_id
+  AND m.project_id IS NOT DISTINCT FROM :project_id
+  AND m.scope_label IS NOT DISTINCT FROM :scope_label
+  AND m.deleted_at IS NULL
+  AND ((:source_id::text IS NOT NULL AND m.source_type IS NOT DISTINCT FROM :source_type AND m.source_id = :source_id)
+    OR (:idempotency_key::text IS NOT NULL AND m.idempotency_key = :idempotency_key)
+    OR (m.kind = 'cell' AND m.hash_version = :hash_version AND m.content_hash = :content_hash))
+ORDER BY (:source_id::text IS NOT NULL AND m.source_type IS NOT DISTINCT FROM :source_type AND m.source_id = :source_id) DESC,
+         (:idempotency_key::text IS NOT NULL AND m.idempotency_key = :idempotency_key) DESC
+LIMIT 1
+FOR UPDATE OF m;
+
+-- name: count_seen_again
+-- The same memory was stored once more.
+UPDATE memories SET seen_count = seen_count + 1 WHERE id = :id;
+
+-- name: by_ids
+-- Rows by id, whatever their state.
+SELECT m.* FROM memory_rows m WHERE m.id = ANY (:ids::bytea[]);
+
+-- name: lock_by_ids
+-- Rows by id in a fixed order, locked for a change.
+SELECT m.* FROM memory_rows m WHERE m.id = ANY (:ids::bytea[]) ORDER BY m.id FOR UPDATE OF m;
+
+-- name: visible_by_ids
+-- Rows by id that the reader may see.
+SELECT m.* FROM memory_rows m
+WHERE m.id = ANY (:ids::bytea[])
+  AND memory_visible(m, :reader, :policy, :group, :projects, :now, :with_superseded);
+
+-- name: list_page
+-- A page of visible rows, newest first, behind a (created_at, id) cursor.
+SELECT m.* FROM memory_rows m
+WHERE memory_visible(m, :reader, :policy, :group, :projects, :now, :with_superseded)
+  AND (:agent_id::bytea IS NULL OR m.agent_id = :agent_id)
+  AND m.kind <> 'agent'
+  AND (:before_at::timestamptz IS NULL OR (m.created_at, m.id) < (:before_at::timestamptz, :before_id::bytea))
+ORDER BY m.created_at DESC, m.id DESC
+LIMIT :limit;
+
+-- name: search_words
+-- Candidates by words and character pairs; capped before they are ranked.
+WITH candidates AS MATERIALIZED (
+    SELECT m.id FROM memories m
+    WHERE m.words @@ :query::tsquery AND m.deleted_at IS NULL
+    LIMIT :cap
+)
+SELECT b.id, ts_rank_cd(b.words, :query::tsquery, 1) AS rank
+FROM candidates c JOIN memories b ON b.id = c.id JOIN memory_rows m ON m.id = c.id
+WHERE memory_visible(m, :reader, :policy, :group, :projects, :now, :with_superseded)
+  AND m.kind <> 'agent'
+ORDER BY rank DESC, b.id
+LIMIT :limit;
+
+-- name: search_vectors
+-- Exact nearest rows by inner product, hot and cold alike.
+SELECT m.*, -(e.vector <#> :vector) AS score
+FROM embeddings e JOIN memory_rows m ON m.id = e.memory_id
+WHERE e.model = :model
+  AND m.kind <> 'agent'
+  AND (:agent_id::bytea IS NULL OR e.agent_id = :agent_id)
+  AND memory_visible(m, :reader, :policy, :group, :projects, :now, :with_superseded)
+ORDER BY e.vector <#> :vector
+LIMIT :limit;
+
+-- name: with_vectors
+-- Live rows with their vectors by id, for a re-load into the hot graph.
+SELECT m.*, e.vector FROM memory_rows m JOIN embeddings e ON e.memory_id = m.id AND e.model = :model
+WHERE m.id = ANY (:ids::bytea[]) AND m.deleted_at IS NULL
+  AND NOT EXISTS (SELECT FROM tombstones t WHERE t.memory_id = m.id);
+
+-- name: warmest_page
+-- Live rows with vectors, exempt kinds first, then the most used and newest.
+SELECT m.*, e.vector FROM memory_rows m JOIN embeddings e ON e.memory_id = m.id AND e.model = :model
+WHERE m.deleted_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > :now)
+  AND NOT EXISTS (SELECT FROM tombstones t WHERE t.memory_id = m.id)
+ORDER BY (m.kind IN ('beacon', 'l2', 'agent')) DESC, m.access_count DESC, m.created_at DESC, m.id
+LIMIT :limit OFFSET :offset;
+
+-- name: count_access
+-- Recalled memories grow warmer.
+UPDATE memories SET access_count = access_count + 1 WHERE id = ANY (:ids::bytea[]);
+
+-- name: soft_delete
+-- Hide rows here; retention purges them later.
+UPDATE memories SET deleted_at = :now, updated_at = :now, updated_by = :actor
+WHERE id = ANY (:ids::bytea[]) AND deleted_at IS NULL
+RETURNING id;
+
+-- name: expire_met
+-- Expired rows of one text make room for a fresh one.
+UPDATE memories SET deleted_at = :now, updated_at = :now
+WHERE agent_id = :agent_id AND project_id IS NOT DISTINCT FROM :project_id
+  AND scope_label IS NOT DISTINCT FROM :scope_label AND deleted_at IS NULL
+  AND expires_at IS NOT NULL AND expires_at <= :now
+  AND ((hash_version = :hash_version AND content_hash = :content_hash)
+    OR (:source_id::text IS NOT NULL AND source_id = :source_id)
+    OR (:idempotency_key::text IS NOT NULL AND idempotency_key = :idempotency_key))
+RETURNING id;
+
+-- name: undelete
+-- Bring a soft-deleted row back.
+UPDATE memories SET deleted_at = NULL, updated_at = :now, updated_by = :actor WHERE id = :id;
+
+-- name: purge
+-- Take rows out for good.
+DELETE FROM memories WHERE id = ANY (:ids::bytea[]) RETURNING id;
+
+-- name: purge_vectors
+-- Take the vectors of memories out for good.
+DELETE FROM embeddings WHERE memory_id = ANY (:ids::bytea[]);
+
+-- name: set_announced
+-- The first time a memory was announced to the mesh.
+UPDATE memories SET announced_at = :now WHERE id = ANY (:ids::bytea[]) AND announced_at IS NULL;
+
+-- name: agent_vectors
+-- Some vectors of one agent, newest first: the mean of them is its position.
+SELECT e.vector FROM embeddings e JOIN memories m ON m.id = e.memory_id
+WHERE e.agent_id = :agent_id AND e.model = :model AND m.kind = 'cell' AND m.deleted_at IS NULL
+  AND m.origin_node = :origin
+ORDER BY m.created_at DESC LIMIT :limit;
+
+-- name: sample_vectors
+-- Vectors of a model in an arbitrary but stable order, for the interest threshold.
+SELECT e.vector FROM embeddings e WHERE e.model = :model ORDER BY e.memory_id LIMIT :limit;
+
+-- name: position_of
+-- The memory of kind agent that holds an agent's position.
+SELECT m.* FROM memory_rows m WHERE m.kind = 'agent' AND m.agent_id = :agent_id AND m.deleted_at IS NULL
+ORDER BY m.created_at DESC LIMIT 1;
+
+-- name: count_live
+-- Live rows that can be resident.
+SELECT count(*) FROM memories WHERE deleted_at IS NULL;
+
+-- name: export_page
+-- Rows of one agent in id order, for an export.
+SELECT m.* FROM memory_rows m
+WHERE memory_visible(m, :reader, :policy, :group, :projects, :now, true)
+  AND m.agent_id = :agent_id AND m.kind <> 'agent'
+  AND (:after::bytea IS NULL OR m.id > :after)
+ORDER BY m.id LIMIT :limit;
+
+-- name: stored_model
+-- A model that vectors of this database were made with.
+SELECT model FROM embeddings GROUP BY model ORDER BY count(*) DESC LIMIT 1;

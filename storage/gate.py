@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from storage import tombstones
 from storage.errors import ScopeErased, Tombstoned
 from storage.model import AgentId, Handle, Hlc, MemoryId, ProjectId, Scope, ScopeKind
-from storage.pool import Tx
+from storage.pool import Record, Tx
 from storage.queries import load
 
 SQL = load("gate")
@@ -95,7 +95,10 @@ class Gate:
         """The scope's row, made when missing, locked against writers until commit."""
         handle = scope.handle(self.handle_key)
         await tx.execute(SQL.ensure_scope, kind=scope.kind.value, ext_id=scope.id, handle=handle)
-        return await self.lock_handle(tx, scope.kind, handle) or _missing()
+        row = await self.lock_handle(tx, scope.kind, handle)
+        if row is None:
+            raise ScopeErased("the scope has no row")
+        return row
 
     async def lock_handle(self, tx: Tx, kind: str, handle: Handle) -> ScopeRow | None:
         """A scope by its handle, locked against writers until commit."""
@@ -113,12 +116,14 @@ class Gate:
             raise ScopeErased()
         return int(row["open_epoch"])
 
-    async def _share(self, tx: Tx, kind: str, raw_id: bytes, handle: Handle) -> dict[str, int]:
+    async def _share(self, tx: Tx, kind: str, raw_id: bytes, handle: Handle) -> Record:
         row = await tx.fetchrow(SQL.share_scope, kind=kind, handle=handle)
         if row is None:
             await tx.execute(SQL.ensure_scope, kind=kind, ext_id=raw_id, handle=handle)
             row = await tx.fetchrow(SQL.share_scope, kind=kind, handle=handle)
-        return dict(row) if row else _missing()
+        if row is None:
+            raise ScopeErased("the scope has no row")
+        return row
 
 
 async def close_epoch(tx: Tx, scope_id: int, epoch: int) -> None:
@@ -140,7 +145,3 @@ async def forget_raw_id(tx: Tx, scope_id: int) -> None:
 async def serveable(tx: Tx, ids: Sequence[MemoryId]) -> set[MemoryId]:
     """Those of `ids` that are not tombstoned, asked again just before content leaves."""
     return set(ids) - await tombstones.existing(tx, ids)
-
-
-def _missing() -> ScopeRow:
-    raise ScopeErased("the scope has no row")

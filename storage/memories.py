@@ -226,7 +226,7 @@ async def search_words(
 ) -> list[tuple[MemoryId, float]]:
     """(id, rank) of visible rows for a tsquery text, at most `cap` candidates ranked."""
     rows = await tx.fetch(
-        SQL.search_words, query=query, cap=cap, limit=limit, **seen_by(reader, now, superseded)
+        SQL.search_words, wanted=query, cap=cap, limit=limit, **seen_by(reader, now, superseded)
     )
     return [(row["id"], float(row["rank"])) for row in rows]
 

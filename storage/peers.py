@@ -59,7 +59,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class SyncMark:
-    """Tombstone numbers: `acked` of ours that the peer has, `received` of the peer's that we have."""
+    """Tombstone numbers: `acked` of ours the peer has, `received` of the peer's we have."""
 
     acked: int = 0
     received: int = 0

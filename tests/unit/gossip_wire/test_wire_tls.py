@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import ssl
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -173,6 +175,15 @@ def test_validity_is_judged_with_a_day_of_allowance(after, fault):
     start = datetime(2030, 1, 1, tzinfo=UTC)
     der = certificate(KEY, start=start, days=10)
     assert validity_fault(der, start + after) == fault
+
+
+def test_the_private_key_lies_in_no_open_file_afterwards():
+    Admitted(identity(), [GOOD])
+    opened = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            opened.append(str(link.readlink()))
+    assert [name for name in opened if "mnemesh" in name] == []
 
 
 def test_identity_with_a_certificate_of_another_key_is_refused_by_tls():

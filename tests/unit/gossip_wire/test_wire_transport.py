@@ -27,15 +27,9 @@ from wire_peers import (
 
 import gossip.tls
 from gossip.channel import LinkBusy, LinkClosed, LinkGated, LinkLimits, OutOfTurn
+from gossip.links import PeerRefused, PeerUnreachable, PeerUntrusted
 from gossip.tls import client_context
-from gossip.transport import (
-    PeerRefused,
-    PeerUnreachable,
-    PeerUntrusted,
-    dial,
-    parse_address,
-    serve,
-)
+from gossip.transport import dial, parse_address, serve
 from gossip.wire.codec import FrameTooLarge, Malformed, UnknownMessage, encode
 from gossip.wire.frames import FrameTimeout, StreamIdle
 from gossip.wire.messages import Bye, Content, Copy, Fetch, Hop, Ping, Tombs
@@ -537,6 +531,17 @@ async def test_nobody_at_the_address_is_unreachable():
     await listener.aclose()
     with trio.fail_after(10), pytest.raises(PeerUnreachable, match="connect"):
         await dial(f"127.0.0.1:{port}", links(B, [A.certificate_der]))
+
+
+@pytest.mark.parametrize("host", ["a..b", "nul\0byte", "x" * 300, "-"])
+async def test_a_host_that_cannot_exist_is_unreachable(host):
+    with trio.fail_after(10), pytest.raises(PeerUnreachable, match="connect"):
+        await dial(f"{host}:3851", links(B, [A.certificate_der]))
+
+
+async def test_an_address_without_a_host_is_not_dialled():
+    with trio.fail_after(10), pytest.raises(InvalidInput, match="host"):
+        await dial(":3851", links(B, [A.certificate_der]))
 
 
 async def test_a_listener_that_never_answers_is_unreachable_at_the_deadline():

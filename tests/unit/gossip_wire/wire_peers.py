@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 
 from gossip.channel import LinkLimits, PeerChannel
+from gossip.links import Links
 from gossip.tls import Admitted
-from gossip.transport import Links, dial, serve
+from gossip.transport import dial, serve
 from gossip.wire.messages import Hello, Ping, Pong
 from storage.keyring import NodeIdentity, fingerprint_of, node_id_of
 

@@ -24,6 +24,7 @@ from storage.hot import heat
 from storage.hot.index import LabelIndex
 from storage.hot.rebuild import Aside
 from storage.hot.reports import Hit, HotStats, InsertReport, LimitsReport, PurgeReport
+from storage.hot.residents import Residents
 from storage.hot.settings import RELOADABLE, HotSettings
 from storage.hot.turns import TurnLock
 from storage.hot.vectors import Rows, unit_query, unit_rows
@@ -37,13 +38,6 @@ WRITE_ROWS = 8
 HIDE_ROWS = 64
 SPARE = 1_024
 """At the ceiling an eviction takes 1/SPARE of it more, so that not every insert plans one."""
-
-
-@dataclass(slots=True)
-class _Entry:
-    resident: Resident
-    label: int
-    row: int
 
 
 @dataclass(slots=True)
@@ -67,10 +61,7 @@ class HotGraph:
         capacity = min(START_CAPACITY, self._limit)
         self._index = LabelIndex(dim, capacity, settings)
         self._rows = Rows(dim, capacity)
-        self._entries: dict[bytes, _Entry] = {}
-        self._ids: dict[int, bytes] = {}
-        self._scopes: dict[bytes, set[int]] = {}
-        self._exempt = 0
+        self._residents = Residents(self._rows)
         self._next_label = 0
         self._aside: Aside | None = None
         self._inserted = self._evicted = self._rebuilds = self._searches = 0
@@ -79,36 +70,36 @@ class HotGraph:
         self._lock = TurnLock()
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._residents)
 
     def __contains__(self, memory_id: object) -> bool:
-        return memory_id in self._entries
+        return memory_id in self._residents
 
     def get(self, memory_id: bytes) -> Resident | None:
         """The resident record, or None."""
         with self._lock:
-            entry = self._entries.get(memory_id)
+            entry = self._residents.get(memory_id)
             return entry.resident if entry else None
 
     def vector(self, memory_id: bytes) -> NDArray[np.float32] | None:
         """A copy of the unit vector of a resident, or None."""
         with self._lock:
-            entry = self._entries.get(memory_id)
+            entry = self._residents.get(memory_id)
             return self._rows.vectors[entry.row].copy() if entry else None
 
     def residents(self) -> list[Resident]:
         """All resident records at one moment."""
         with self._lock:
-            return [entry.resident for entry in self._entries.values()]
+            return list(self._residents)
 
     def stats(self) -> HotStats:
         """Counts for metrics and the console."""
         with self._lock:
             return HotStats(
-                resident=len(self._entries),
+                resident=len(self._residents),
                 ceiling=self._settings.ceiling,
                 dead=self._index.dead,
-                exempt=self._exempt,
+                exempt=self._residents.exempt,
                 capacity=self._rows.capacity,
                 bytes=self._rows.nbytes + self._index.nbytes,
                 inserted_total=self._inserted,
@@ -153,30 +144,22 @@ class HotGraph:
         A memory that turns into an exempt kind while these fill their half leaves the graph.
         """
         with self._lock:
-            entry = self._entries.get(resident.id)
+            entry = self._residents.get(resident.id)
             if entry is None:
                 return False
             was, now = (r.kind in EXEMPT_KINDS for r in (entry.resident, resident))
-            if now and not was and self._exempt >= self._settings.ceiling // 2:
+            if now and not was and self._residents.exempt >= self._settings.ceiling // 2:
                 self._take_out(resident.id)
                 self._evicted += 1
                 return False
-            self._unscope(entry)
-            entry.resident = resident
-            self._enscope(entry)
+            self._residents.replace(entry, resident)
             return True
 
     def touch(self, ids: Iterable[bytes], now_ms: int) -> None:
         """Warm the residents among these ids by one access each."""
         with self._lock:
             for memory_id in ids:
-                entry = self._entries.get(memory_id)
-                if entry is not None:
-                    row, half_life = entry.row, self._settings.half_life_ms
-                    self._rows.heat[row] = heat.warmed(
-                        float(self._rows.heat[row]), now_ms, half_life
-                    )
-                    self._rows.last_ms[row] = max(int(self._rows.last_ms[row]), now_ms)
+                self._residents.touch(memory_id, now_ms, self._settings.half_life_ms)
 
     # Leaving
 
@@ -188,7 +171,7 @@ class HotGraph:
             last_ms = self._rows.last_ms[:used].copy()
             evictable = self._rows.evictable[:used].copy()
             labels = self._rows.labels[:used].copy()
-            excess = len(self._entries) - settings.ceiling
+            excess = len(self._residents) - settings.ceiling
         rows = heat.plan(
             temperatures,
             last_ms,
@@ -198,7 +181,7 @@ class HotGraph:
             cap=settings.batch,
         )
         with self._lock:
-            return [self._ids[label] for label in labels[rows].tolist() if label in self._ids]
+            return self._residents.ids(labels[rows])
 
     def evict(self, ids: Iterable[bytes]) -> int:
         """Take residents out of the graph, but not exempt kinds; how many left."""
@@ -206,7 +189,7 @@ class HotGraph:
         for part in _parts(ids, HIDE_ROWS):
             with self._lock:
                 for memory_id in part:
-                    entry = self._entries.get(memory_id)
+                    entry = self._residents.get(memory_id)
                     if entry is not None and entry.resident.kind not in EXEMPT_KINDS:
                         self._take_out(memory_id)
                         self._evicted += 1
@@ -271,7 +254,7 @@ class HotGraph:
             with self._lock:
                 for memory_id in part:
                     building = self._aside is not None and self._aside.may_hold(memory_id)
-                    if building or memory_id in self._entries or self._index.graves(memory_id):
+                    if building or memory_id in self._residents or self._index.graves(memory_id):
                         found.add(memory_id)
         return found
 
@@ -295,8 +278,8 @@ class HotGraph:
             raise InvalidInput(f"k must be between 1 and {MAX_K}")
         with self._lock:
             self._searches += 1
-            live, settings = len(self._entries), self._settings
-            scope = None if agents is None else sum(len(self._scopes.get(a, ())) for a in agents)
+            live, settings = len(self._residents), self._settings
+            scope = None if agents is None else self._residents.scope_size(agents)
         if live == 0 or scope == 0:
             return []
         for count in filters.fetches(k, live, scope, accept is not None, settings.exact_limit):
@@ -304,7 +287,7 @@ class HotGraph:
                 near = self._index.nearest(unit, count, settings.ef)
                 if near is None:
                     break
-                candidates = self._resolve(*near)
+                candidates = self._residents.resolve(*near)
             passed = filters.passing(candidates, k, agents, accept)
             if len(passed) == k:
                 return [Hit(*pair) for pair in passed]
@@ -320,34 +303,24 @@ class HotGraph:
         with self._lock:
             rows: Collection[int] | None = None
             if agents is not None:
-                rows = [row for agent in agents for row in self._scopes.get(agent, ())]
+                rows = self._residents.scope_rows(agents)
             labels, scores = self._rows.scores(unit, rows)
         hits: list[Hit] = []
         for block in filters.descending(scores, max(2 * k, 64)):
             with self._lock:
-                candidates = self._resolve(labels[block], scores[block])
+                candidates = self._residents.resolve(labels[block], scores[block])
             passed = filters.passing(candidates, k - len(hits), agents, accept)
             hits.extend(Hit(*pair) for pair in passed)
             if len(hits) == k:
                 break
         return hits
 
-    def _resolve(
-        self, labels: NDArray[np.int64], scores: NDArray[np.float32]
-    ) -> list[tuple[Resident, float]]:
-        """Residents of these labels; one that left since the labels were read is skipped."""
-        return [
-            (self._entries[self._ids[label]].resident, max(-1.0, min(1.0, score)))
-            for label, score in zip(labels.tolist(), scores.tolist(), strict=True)
-            if label in self._ids
-        ]
-
     # Upkeep
 
     def needs_rebuild(self) -> bool:
         """Whether too many slots are dead, or the graph should grow before an insert has to."""
         with self._lock:
-            dead, live = self._index.dead, len(self._entries)
+            dead, live = self._index.dead, len(self._residents)
             return dead > self._settings.dead_share * (live + dead) or self._is_tight()
 
     def rebuild(self) -> None:
@@ -379,14 +352,15 @@ class HotGraph:
                     refused.add("ceiling")
                 applied = changed - refused
                 new = replace(old, **{name: getattr(settings, name) for name in applied})
-                if self._exempt > new.ceiling // 2 and new.ceiling < old.ceiling:
+                exempt = self._residents.exempt
+                if exempt > new.ceiling // 2:
                     raise InvalidInput(
-                        f"ceiling {new.ceiling} leaves no half for {self._exempt} exempt memories"
+                        f"ceiling {new.ceiling} leaves no half for {exempt} exempt memories"
                     )
                 self._settings = new
-            while len(self._entries) > new.ceiling:
+            while len(self._residents) > new.ceiling:
                 with self._lock:
-                    excess = len(self._entries) - new.ceiling
+                    excess = len(self._residents) - new.ceiling
                     evicted += self._evict_coldest(min(excess, new.batch))
         return LimitsReport(frozenset(applied), frozenset(refused), tuple(evicted))
 
@@ -399,11 +373,11 @@ class HotGraph:
 
     def _has_room(self, count: int) -> bool:
         capacity = self._rows.capacity
-        return capacity == self._limit or len(self._entries) + count <= capacity
+        return capacity == self._limit or len(self._residents) + count <= capacity
 
     def _is_tight(self) -> bool:
         capacity = self._rows.capacity
-        return capacity < self._limit and len(self._entries) > capacity - capacity // 8
+        return capacity < self._limit and len(self._residents) > capacity - capacity // 8
 
     def _insert_part(
         self, part: Sequence[tuple[Resident, NDArray[np.float32]]], tally: _Tally
@@ -414,18 +388,18 @@ class HotGraph:
         updated = exempt = 0
         for resident, unit in part:
             warmth = heat.first_heat(now_ms, half_life)
-            entry = self._entries.get(resident.id)
+            entry = self._residents.get(resident.id)
             if entry is not None:
                 warmth = heat.warmed(float(self._rows.heat[entry.row]), now_ms, half_life)
                 self._take_out(resident.id)
             if resident.kind in EXEMPT_KINDS:
-                if self._exempt + exempt >= half:
+                if self._residents.exempt + exempt >= half:
                     tally.refused.append(resident.id)
                     continue
                 exempt += 1
             updated += entry is not None
             admitted.append((resident, unit, warmth))
-        excess = len(self._entries) + len(admitted) - self._settings.ceiling
+        excess = len(self._residents) + len(admitted) - self._settings.ceiling
         if excess > 0:
             tally.evicted += self._evict_coldest(excess + self._settings.ceiling // SPARE)
         labels = range(self._next_label, self._next_label + len(admitted))
@@ -433,35 +407,15 @@ class HotGraph:
         if admitted:
             self._index.add(labels, np.stack([unit for _, unit, _ in admitted]))
         for label, (resident, unit, warmth) in zip(labels, admitted, strict=True):
-            self._register(resident, label, unit, warmth, now_ms)
+            self._residents.add(resident, label, unit, warmth, now_ms)
+            if self._aside is not None:
+                self._aside.note_added(label)
         tally.updated += updated
         tally.inserted += len(admitted) - updated
         self._inserted += len(admitted) - updated
 
-    def _register(
-        self, resident: Resident, label: int, unit: NDArray[np.float32], warmth: float, now_ms: int
-    ) -> None:
-        row = self._rows.put(label, unit)
-        self._rows.heat[row] = warmth
-        self._rows.last_ms[row] = now_ms
-        entry = _Entry(resident, label, row)
-        self._entries[resident.id] = entry
-        self._ids[label] = resident.id
-        self._enscope(entry)
-        if self._aside is not None:
-            self._aside.note_added(label)
-
     def _evict_coldest(self, count: int) -> list[bytes]:
-        used = self._rows.used
-        rows = heat.plan(
-            self._rows.heat[:used],
-            self._rows.last_ms[:used],
-            self._rows.evictable[:used],
-            excess=count,
-            idle_until_ms=None,
-            cap=count,
-        )
-        ids = [self._ids[label] for label in self._rows.labels[rows].tolist()]
+        ids = self._residents.coldest(count)
         for memory_id in ids:
             self._take_out(memory_id)
         self._evicted += len(ids)
@@ -469,35 +423,14 @@ class HotGraph:
 
     def _take_out(self, memory_id: bytes) -> bool:
         """Make a resident the occupant of a dead slot; False when it is not resident."""
-        entry = self._entries.get(memory_id)
+        entry = self._residents.get(memory_id)
         if entry is None:
             return False
         self._index.bury(entry.label, memory_id)
-        self._unscope(entry)
-        self._rows.clear(entry.row)
-        del self._entries[memory_id], self._ids[entry.label]
+        self._residents.remove(entry)
         if self._aside is not None:
             self._aside.note_gone(entry.label, memory_id)
         return True
-
-    def _enscope(self, entry: _Entry) -> None:
-        exempt = entry.resident.kind in EXEMPT_KINDS
-        self._exempt += exempt
-        self._rows.evictable[entry.row] = not exempt
-        self._scopes.setdefault(entry.resident.agent_id, set()).add(entry.row)
-
-    def _unscope(self, entry: _Entry) -> None:
-        self._exempt -= entry.resident.kind in EXEMPT_KINDS
-        agent_id = entry.resident.agent_id
-        rows = self._scopes[agent_id]
-        rows.discard(entry.row)
-        if not rows:
-            del self._scopes[agent_id]
-
-    def _gather(self, labels: Sequence[int]) -> tuple[list[int], NDArray[np.float32]]:
-        live = [label for label in labels if label in self._ids]
-        rows = [self._entries[self._ids[label]].row for label in live]
-        return live, self._rows.vectors[rows]
 
     # While building
 
@@ -513,7 +446,7 @@ class HotGraph:
         settings = self._settings
         aside = Aside(LabelIndex(self._dim, capacity, settings), settings.threads)
         with self._lock:
-            labels = np.fromiter(self._ids, np.int64, len(self._ids))
+            labels = self._residents.labels()
             self._aside = aside
             if capacity > self._rows.capacity:
                 self._rows.begin_growth(capacity)
@@ -523,11 +456,11 @@ class HotGraph:
                 with self._lock:
                     block = self._rows.copy_block(block)
             order = np.random.default_rng(settings.seed + self._rebuilds).permutation(labels)
-            aside.fill(order, self._gather, self._lock)
+            aside.fill(order, self._residents.gather, self._lock)
             with self._writing:
-                aside.catch_up(self._gather, self._lock)
+                aside.catch_up(self._residents.gather, self._lock)
                 with self._lock:
-                    aside.catch_up(self._gather, nullcontext())
+                    aside.catch_up(self._residents.gather, nullcontext())
                     self._rows.finish_growth()
                     self._index = aside.index
                     self._rebuilds += 1

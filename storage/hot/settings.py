@@ -48,5 +48,7 @@ class HotSettings:
             raise InvalidInput("exact_limit must not be negative")
         if not 0 < self.dead_share <= 1:
             raise InvalidInput("dead_share must be above 0 and at most 1")
+        if self.seed < 0:
+            raise InvalidInput("seed must not be negative")
         if not 1 <= self.threads <= 64:
             raise InvalidInput("threads must be between 1 and 64")

@@ -25,7 +25,7 @@ def test_es_14_an_erased_slot_gives_nothing_back(graph, resident, rng, tmp_path)
     hot.insert([resident(n) for n in range(2_000)], rng.normal(size=(2_000, 32)))
     erased = list(range(0, 2_000, 10))
     old = np.stack([hot.vector(memory_id) for memory_id in ids(erased)])
-    labels = [hot._entries[memory_id].label for memory_id in ids(erased)]
+    labels = [hot._residents.get(memory_id).label for memory_id in ids(erased)]
     hot.purge(ids(erased), rebuild=False)
 
     path = tmp_path / "index.bin"

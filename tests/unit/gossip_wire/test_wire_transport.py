@@ -136,6 +136,24 @@ async def test_a_handler_that_crashes_ends_its_own_link_alone(caplog):
     caplog.clear()
 
 
+async def test_a_link_that_ends_inside_nurseries_is_no_error_of_the_node(caplog):
+    ours, theirs = pair()
+
+    async def handler(channel):
+        async with trio.open_nursery() as outer, trio.open_nursery() as inner:
+            inner.start_soon(answer_pings, channel)
+            outer.start_soon(trio.sleep_forever)
+
+    with caplog.at_level("INFO", "gossip.transport"):
+        async with listening(ours, handler) as address:
+            channel = await connect(address, theirs, A.node_id)
+            await channel.aclose()
+            await until(lambda: not ours.live())
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+        ("INFO", "a link ended: link_closed")
+    ]
+
+
 async def test_an_unknown_certificate_is_refused_and_the_client_learns_it():
     ours, theirs = pair()
     stranger = links(C, [A.certificate_der])

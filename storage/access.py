@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from storage import records
+from storage import peers, principals, records
 from storage.keyring import certificate_key, fingerprint_of, node_id_of
 from storage.model import AgentId, Handle, NodeId, ProjectId, Scope, ScopeKind
 from storage.peers import Card
+from storage.pool import Database, Tx
 from storage.principals import Project
 from storage.records import (
     AclBody,
@@ -191,3 +192,22 @@ def _handle(kind: ScopeKind, raw_id: bytes, handle_key: bytes) -> Handle:
 
 def _signed_by(keys: Iterable[bytes], domain: bytes, sealed: records.Sealed) -> bool:
     return any(records.verified(key, domain, sealed.b, sealed.s) for key in keys)
+
+
+class LiveAccess:
+    """The present picture; replaced whole when an access list or a card changed."""
+
+    def __init__(self, current: Access) -> None:
+        self.current = current
+
+    async def reload(self, db: Database) -> Access:
+        """Read the picture again. Called from trio."""
+        self.current = await db.read(read_access)
+        return self.current
+
+
+async def read_access(tx: Tx) -> Access:
+    """The picture as the database describes it."""
+    projects = await principals.projects(tx)
+    cards = [card for project in projects for card in await peers.cards(tx, project.project_id)]
+    return picture(projects, cards)

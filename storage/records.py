@@ -26,6 +26,8 @@ Stamp8: TypeAlias = Annotated[bytes, Meta(min_length=8, max_length=8)]
 Epoch: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Millis: TypeAlias = Annotated[int, Meta(ge=0, le=2**47)]
 
+DiffKind: TypeAlias = Literal["add", "update", "promote"]
+
 INLINE_BYTES = 16 * 1024
 CONTENT_BYTES = 1 << 20
 DOMAIN_DIFF = b"mnemesh/diff/v1"
@@ -71,7 +73,7 @@ class DiffBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The announcement of a memory, or of its new version."""
 
     v: Literal[1] = 1
-    kind: Literal["add", "update", "promote"]
+    kind: DiffKind
     project: Id16
     agent: Id16
     origin: Id16
@@ -230,6 +232,11 @@ def vector(diff: DiffBody) -> NDArray[np.float32]:
     if not bool(np.isfinite(values).all()) or not bool(values.any()):
         raise InvalidRecord("the embedding is not a usable vector")
     return values
+
+
+def content_digest(content: bytes) -> bytes:
+    """BLAKE2b-256 of a content in UTF-8: how a reference names it."""
+    return hashlib.blake2b(content, digest_size=32).digest()
 
 
 def record_id(domain: bytes, body: bytes) -> bytes:

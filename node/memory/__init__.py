@@ -1,0 +1,1 @@
+"""What agents do with memories: remember, recall, list, delete, forget, recover."""

@@ -1,0 +1,39 @@
+"""What every memory use case needs, handed in by the composition root."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from node.agents import AgentDirectory
+from node.embed.base import Embedder
+from node.memory.residency import Residency
+from node.memory.settings import MemorySettings
+from storage.access import LiveAccess
+from storage.local import LocalNode
+from storage.model import ProjectId
+from storage.pool import Database
+
+
+@dataclass(slots=True)
+class MemoryContext:
+    """Dependencies of the use cases; `settings` is replaced whole by a reload.
+
+    `walk_energy` gives the energy in milli-units that an announcement about a vector in a
+    project starts with, and `announced` wakes the mesh after a commit.
+    """
+
+    node: LocalNode
+    db: Database
+    residency: Residency
+    embedder: Embedder
+    agents: AgentDirectory
+    access: LiveAccess
+    settings: MemorySettings
+    walk_energy: Callable[[ProjectId, bytes], int]
+    announced: Callable[[], None]
+
+    def now(self) -> datetime:
+        """The wall clock, aware, UTC."""
+        return self.node.wall()

@@ -1,0 +1,322 @@
+"""Remember: normalise, embed, and store row, vector, history and announcement in one commit.
+
+What a caller was told is stored is durable. The hot graph follows after the commit; a crash in
+between costs nothing, since it is rebuilt from the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossip.affinity import quantise_wire
+from node.memory.context import MemoryContext
+from storage import clock, diffs, history, memories, records
+from storage.content import NormalContent, check_text, normalize
+from storage.diffs import Diff
+from storage.errors import Conflict, InvalidInput, MnemeshError
+from storage.gate import Epochs
+from storage.model import AgentId, Memory, MemoryKind, ProjectId, Visibility
+from storage.pool import Tx
+from storage.records import DiffKind
+
+MAX_BATCH = 500
+MAX_TAGS = 32
+MAX_TAG = 128
+MAX_LABEL = 256
+WIRE_DTYPE = "<f2"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What an agent wants remembered. `vector` is given by clients that embed themselves."""
+
+    content: str
+    agent_id: AgentId
+    project_id: ProjectId | None = None
+    type: str = "fact"
+    tags: tuple[str, ...] = ()
+    who: str | None = None
+    importance: float = 0.5
+    pinned: bool = False
+    visibility: Visibility = Visibility.GLOBAL
+    scope_label: str | None = None
+    source_type: str | None = None
+    source_id: str | None = None
+    idempotency_key: str | None = None
+    expires_at: datetime | None = None
+    created_at: datetime | None = None
+    vector: NDArray[np.float32] | None = None
+    actor: str = "api"
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """The row that now stands for the draft; `deduped` when it stood already."""
+
+    memory: Memory
+    deduped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    draft: Draft
+    content: NormalContent
+    vector: NDArray[np.float32]
+
+
+async def remember(context: MemoryContext, draft: Draft) -> Remembered:
+    """Store one memory, or count the equal one that is there.
+
+    Raises InvalidInput, ContentTooLarge, ScopeErased, and what the embedder raises.
+    """
+    result = (await remember_batch(context, [draft]))[0]
+    if isinstance(result, MnemeshError):
+        raise result
+    return result
+
+
+async def remember_batch(
+    context: MemoryContext, drafts: Sequence[Draft]
+) -> list[Remembered | MnemeshError]:
+    """Store up to 500 memories in one commit; a bad item is an error in its place, no more.
+
+    Raises InvalidInput for a batch of the wrong size, and what the embedder and the database
+    raise, in which case nothing was stored.
+    """
+    if not 1 <= len(drafts) <= MAX_BATCH:
+        raise InvalidInput(f"a batch has 1 to {MAX_BATCH} memories")
+    results: list[Remembered | MnemeshError | None] = [None] * len(drafts)
+    ready = await _prepare(context, drafts, results)
+    stored = await context.db.transact(_store_all, context, list(ready.values()))
+    fresh: list[tuple[Memory, NDArray[np.float32]]] = []
+    for position, outcome in zip(ready, stored, strict=True):
+        results[position] = outcome
+        if isinstance(outcome, Remembered) and not outcome.deduped:
+            fresh.append((outcome.memory, ready[position].vector))
+    await context.residency.add(fresh)
+    if any(memory.announced_at for memory, _ in fresh):
+        context.announced()
+    return [result for result in results if result is not None]
+
+
+async def _prepare(
+    context: MemoryContext,
+    drafts: Sequence[Draft],
+    results: list[Remembered | MnemeshError | None],
+) -> dict[int, _Ready]:
+    contents: dict[int, NormalContent] = {}
+    for position, draft in enumerate(drafts):
+        try:
+            contents[position] = _check(context, draft)
+        except InvalidInput as error:
+            results[position] = error
+    texts = [position for position in contents if drafts[position].vector is None]
+    made = await context.embedder.embed([contents[position].storage for position in texts])
+    vectors = dict(zip(texts, made, strict=True))
+    ready: dict[int, _Ready] = {}
+    for position, content in contents.items():
+        draft = drafts[position]
+        try:
+            given = vectors[position] if position in vectors else _unit(context, draft)
+        except InvalidInput as error:
+            results[position] = error
+            continue
+        # Half precision everywhere: rows, graph and wire hold the same numbers.
+        ready[position] = _Ready(draft, content, given.astype(WIRE_DTYPE).astype(np.float32))
+    return ready
+
+
+def _check(context: MemoryContext, draft: Draft) -> NormalContent:
+    content = normalize(
+        draft.content,
+        collapse=context.settings.collapse_storage_whitespace,
+        max_bytes=context.settings.max_bytes,
+    )
+    for field in ("type", "who", "scope_label", "source_type", "source_id", "idempotency_key"):
+        value = getattr(draft, field)
+        if value is not None and len(check_text(value, field)) > MAX_LABEL:
+            raise InvalidInput(f"{field} is longer than {MAX_LABEL} characters")
+    if not draft.type or len(draft.type) > 64:
+        raise InvalidInput("type must have 1 to 64 characters")
+    if len(draft.tags) > MAX_TAGS or any(
+        not tag or len(check_text(tag, "tags")) > MAX_TAG for tag in draft.tags
+    ):
+        raise InvalidInput(f"tags: at most {MAX_TAGS}, each of 1 to {MAX_TAG} characters")
+    if not math.isfinite(draft.importance) or not 0 <= draft.importance <= 1:
+        raise InvalidInput("importance must be between 0 and 1")
+    for field in ("expires_at", "created_at"):
+        moment = getattr(draft, field)
+        if moment is not None and moment.tzinfo is None:
+            raise InvalidInput(f"{field} must carry a time zone")
+    if draft.visibility is Visibility.ARCHIVED:
+        raise InvalidInput("visibility is invalid")
+    if draft.project_id is not None and draft.project_id not in context.access.current.projects:
+        raise InvalidInput("project is not one of this node's projects")
+    return content
+
+
+def _unit(context: MemoryContext, draft: Draft) -> NDArray[np.float32]:
+    vector = np.asarray(draft.vector, dtype=np.float32)
+    if vector.shape != (context.embedder.dimension,):
+        raise InvalidInput(
+            f"vector has {vector.size} numbers, model {context.embedder.model_id} "
+            f"has {context.embedder.dimension}"
+        )
+    norm = float(np.linalg.norm(vector)) if np.isfinite(vector).all() else 0.0
+    if not math.isfinite(norm) or norm < 1e-6:
+        raise InvalidInput("vector must be finite and not zero")
+    return vector / np.float32(norm)
+
+
+async def _store_all(
+    tx: Tx, context: MemoryContext, batch: Sequence[_Ready]
+) -> list[Remembered | MnemeshError]:
+    epochs: dict[tuple[AgentId, ProjectId | None], Epochs | MnemeshError] = {}
+    outcomes: list[Remembered | MnemeshError] = []
+    for item in batch:
+        key = (item.draft.agent_id, item.draft.project_id)
+        if key not in epochs:
+            try:
+                epochs[key] = await context.node.gate.for_write(tx, *key)
+            except MnemeshError as error:
+                epochs[key] = error
+        epoch = epochs[key]
+        if isinstance(epoch, MnemeshError):
+            outcomes.append(epoch)
+        else:
+            outcomes.append(await _store(tx, context, item, epoch))
+    return outcomes
+
+
+async def _store(
+    tx: Tx, context: MemoryContext, item: _Ready, epochs: Epochs
+) -> Remembered | MnemeshError:
+    now = context.now()
+    memory = _row(context, item, epochs, now)
+    if not await memories.insert(tx, memory):
+        met = await memories.find_duplicate(tx, memory)
+        if met is not None and (met.expires_at is None or met.expires_at > now):
+            await memories.count_seen_again(tx, met.id)
+            return Remembered(met, deduped=True)
+        await memories.expire_met(tx, memory, now)
+        if not await memories.insert(tx, memory):
+            return Conflict("the memory could not be saved; try again")
+    await memories.insert_vector(tx, memory, context.embedder.model_id, item.vector)
+    await history.record(
+        tx, memory, "created", now=now, changed_by=item.draft.actor, new_content=memory.content
+    )
+    if memory.announced_at is not None:
+        await diffs.insert(tx, announcement(context, memory, item.vector, "add", now))
+    return Remembered(memory, deduped=False)
+
+
+def _row(context: MemoryContext, item: _Ready, epochs: Epochs, now: datetime) -> Memory:
+    draft = item.draft
+    announced = draft.project_id is not None and draft.visibility is Visibility.GLOBAL
+    return Memory(
+        id=context.node.new_id(),
+        kind=MemoryKind.CELL,
+        agent_id=draft.agent_id,
+        project_id=draft.project_id,
+        scope_label=draft.scope_label,
+        content=item.content.storage,
+        normalized_content=item.content.normalized,
+        content_hash=item.content.content_hash,
+        hash_version=item.content.hash_version,
+        type=draft.type,
+        tags=draft.tags,
+        who=draft.who,
+        importance=draft.importance,
+        pinned=draft.pinned,
+        visibility=draft.visibility,
+        source_type=draft.source_type,
+        source_id=draft.source_id,
+        idempotency_key=draft.idempotency_key,
+        expires_at=draft.expires_at,
+        announced_at=now if announced else None,
+        created_at=draft.created_at or now,
+        updated_at=now,
+        updated_by=draft.actor,
+        origin_node=context.node.node_id,
+        agent_epoch=epochs.agent,
+        project_epoch=epochs.project,
+        hlc=context.node.clock.now(),
+    )
+
+
+def announcement(
+    context: MemoryContext,
+    memory: Memory,
+    vector: NDArray[np.float32],
+    kind: DiffKind,
+    now: datetime,
+) -> Diff:
+    """The signed announcement of a memory, by its agent's own key.
+
+    The agent must be at home here and the memory must have a project.
+    """
+    key = context.node.keys.agent(memory.agent_id)
+    if key is None or memory.project_id is None:
+        raise InvalidInput("only an agent of this node announces, and only within a project")
+    embedding = vector.astype(WIRE_DTYPE).tobytes()
+    q8 = quantise_wire(embedding, "f16").raw
+    encoded = memory.content.encode("utf-8")
+    inline = len(encoded) <= records.INLINE_BYTES
+    settings = context.settings
+    body = records.encode(
+        records.DiffBody(
+            kind=kind,
+            project=memory.project_id,
+            agent=memory.agent_id,
+            origin=memory.origin_node,
+            agent_epoch=memory.agent_epoch,
+            project_epoch=memory.project_epoch,
+            hlc=clock.to_bytes(memory.hlc),
+            nonce=context.node.random_bytes(16),
+            memory=memory.id,
+            mkind=memory.kind.value,
+            model=context.embedder.model_id,
+            emb=embedding,
+            content=memory.content if inline else None,
+            content_ref=None
+            if inline
+            else records.ContentRef(digest=records.content_digest(encoded), length=len(encoded)),
+            meta=records.DiffMeta(
+                type=memory.type,
+                tags=memory.tags,
+                who=memory.who,
+                importance_ppm=round(memory.importance * 1_000_000),
+                pinned=memory.pinned,
+                created_ms=int(memory.created_at.timestamp() * 1000),
+                expires_ms=int(memory.expires_at.timestamp() * 1000) if memory.expires_at else None,
+                scope_label=memory.scope_label,
+            ),
+            e0_milli=context.walk_energy(memory.project_id, q8),
+            ttl_ms=settings.ttl_ms,
+            hop_max=settings.hop_max,
+        )
+    )
+    expires_at = now + timedelta(milliseconds=settings.ttl_ms)
+    return Diff(
+        diff_id=records.record_id(records.DOMAIN_DIFF, body),
+        kind=kind,
+        project_id=memory.project_id,
+        agent_id=memory.agent_id,
+        agent_epoch=memory.agent_epoch,
+        project_epoch=memory.project_epoch,
+        memory_id=memory.id,
+        origin_node=memory.origin_node,
+        hlc=memory.hlc,
+        model=context.embedder.model_id,
+        q8=q8,
+        body=body,
+        sig=records.sign(key, records.DOMAIN_DIFF, body),
+        expires_at=expires_at,
+        drop_after=expires_at + timedelta(milliseconds=settings.diff_grace_ms),
+    )

@@ -1,0 +1,111 @@
+"""Which memories are resident: the hot graph and the flag that tells whether rows are cold.
+
+Use cases call this after their commit; a graph that lags behind the database for a moment hides
+nothing, because rows are searched too while any of them is cold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import trio
+from numpy.typing import NDArray
+
+from storage import memories
+from storage.hot.graph import HotGraph
+from storage.hot.reports import InsertReport
+from storage.local import LocalNode
+from storage.memories import Stored
+from storage.model import Memory, MemoryId
+from storage.pool import Database
+
+LOAD_PAGE = 2_000
+INLINE_ROWS = 4
+"""Up to so many rows are inserted without a thread: a thread hop costs more than the insert."""
+
+
+class Residency:
+    """The hot graph of this node and its relation to the rows behind it.
+
+    `has_cold` is False only while every live row with a vector is known to be resident.
+    """
+
+    def __init__(self, graph: HotGraph, node: LocalNode, model: str) -> None:
+        self.graph = graph
+        self.model = model
+        self.has_cold = False
+        self.reloaded_total = 0
+        self.resident_max = 0
+        self._node = node
+        self._limiter = trio.CapacityLimiter(1)
+
+    async def load(self, db: Database) -> int:
+        """Fill the graph from the database, warmest first, up to the ceiling; how many."""
+        ceiling = self.graph.stats().ceiling
+        offset = 0
+        while offset < ceiling:
+            page = await db.read(
+                memories.warmest_page,
+                self.model,
+                self._node.wall(),
+                limit=min(LOAD_PAGE, ceiling - offset),
+                offset=offset,
+            )
+            if not page:
+                return len(self.graph)
+            await self._insert(page)
+            offset += len(page)
+        self.has_cold = await db.read(memories.count_live) > len(self.graph)
+        return len(self.graph)
+
+    async def add(self, rows: Sequence[tuple[Memory, NDArray[np.float32]]]) -> None:
+        """Make freshly stored memories resident."""
+        await self._insert([Stored(memory, vector) for memory, vector in rows])
+
+    async def reload(self, db: Database, ids: Sequence[MemoryId]) -> int:
+        """Make cold memories resident again, as their rows are now; how many."""
+        wanted = [memory_id for memory_id in ids if memory_id not in self.graph]
+        if not wanted:
+            return 0
+        rows = await db.read(memories.with_vectors, wanted, self.model)
+        await self._insert(rows)
+        self.reloaded_total += len(rows)
+        await self._drop_dead(db, [row.memory.id for row in rows])
+        return len(rows)
+
+    async def hide(self, ids: Sequence[MemoryId]) -> None:
+        """Take soft-deleted memories out of every search."""
+        await trio.to_thread.run_sync(self.graph.hide, list(ids), limiter=self._limiter)
+
+    async def forget(self, ids: Sequence[MemoryId]) -> None:
+        """Take memories out and overwrite their vectors."""
+        await trio.to_thread.run_sync(self.graph.forget, list(ids), limiter=self._limiter)
+
+    def evict(self, ids: Sequence[MemoryId]) -> int:
+        """Take memories out; their rows stay and are cold from now on."""
+        if ids:
+            self.has_cold = True
+        return self.graph.evict(ids)
+
+    async def _drop_dead(self, db: Database, ids: Sequence[MemoryId]) -> None:
+        """A row that went between its reading and its insertion must not stay resident."""
+        alive = {row.memory.id for row in await db.read(memories.with_vectors, ids, self.model)}
+        dead = [memory_id for memory_id in ids if memory_id not in alive]
+        if dead:
+            await self.forget(dead)
+
+    async def _insert(self, rows: Sequence[Stored]) -> None:
+        if not rows:
+            return
+        residents = [memories.resident(row.memory, self._node.node_id) for row in rows]
+        vectors = np.stack([row.vector for row in rows])
+        insert = partial(self.graph.insert, residents, vectors)
+        if len(rows) <= INLINE_ROWS:
+            report: InsertReport = insert()
+        else:
+            report = await trio.to_thread.run_sync(insert, limiter=self._limiter)
+        if report.evicted or report.refused:
+            self.has_cold = True
+        self.resident_max = max(self.resident_max, len(self.graph))

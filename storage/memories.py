@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.content import bigrams, full_text_part
+from storage.errors import NotFound
 from storage.model import (
     AgentId,
     Memory,
@@ -221,14 +222,50 @@ async def list_page(
     return [from_row(row) for row in rows]
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A row that a search met. `cosine` is None for a row without a vector of the model, `words`
+    is 0 for one that no word led to; word scores compare only within one search."""
+
+    memory: Memory
+    cosine: float | None
+    words: float = 0.0
+
+
 async def search_words(
-    tx: Tx, query: str, reader: Reader, now: datetime, *, limit: int, cap: int, superseded: bool
-) -> list[tuple[MemoryId, float]]:
-    """(id, rank) of visible rows for a tsquery text, at most `cap` candidates ranked."""
+    tx: Tx,
+    words: Sequence[str],
+    pairs: Sequence[str],
+    vector: NDArray[np.float32],
+    model: str,
+    reader: Reader,
+    now: datetime,
+    *,
+    limit: int,
+    cap: int,
+    total: int,
+    agent_id: AgentId | None,
+    superseded: bool,
+) -> list[Found]:
+    """Visible rows by words and by character pairs of unspaced scripts, best first.
+
+    BM25 (Robertson and Zaragoza, 2009; k1 1.2, b 0.75) with each term counted once a row. A term
+    that more than `cap` rows hold ranks an arbitrary `cap` of them, so common words stay cheap;
+    `total` is the number of rows that rarity is measured against.
+    """
     rows = await tx.fetch(
-        SQL.search_words, wanted=query, cap=cap, limit=limit, **seen_by(reader, now, superseded)
+        SQL.search_words,
+        words=list(words),
+        pairs=list(pairs),
+        vector=vector,
+        model=model,
+        cap=cap,
+        total=total,
+        agent_id=agent_id,
+        limit=limit,
+        **seen_by(reader, now, superseded),
     )
-    return [(row["id"], float(row["rank"])) for row in rows]
+    return [Found(from_row(row), _cosine(row["score"]), float(row["rank"])) for row in rows]
 
 
 async def search_vectors(
@@ -241,8 +278,8 @@ async def search_vectors(
     limit: int,
     agent_id: AgentId | None,
     superseded: bool,
-) -> list[tuple[Memory, float]]:
-    """Exact nearest visible rows with their cosine, for unit vectors."""
+) -> list[Found]:
+    """Exact nearest visible rows, for unit vectors."""
     rows = await tx.fetch(
         SQL.search_vectors,
         vector=vector,
@@ -251,7 +288,7 @@ async def search_vectors(
         limit=limit,
         **seen_by(reader, now, superseded),
     )
-    return [(from_row(row), float(row["score"])) for row in rows]
+    return [Found(from_row(row), _cosine(row["score"])) for row in rows]
 
 
 async def with_vectors(tx: Tx, ids: Sequence[MemoryId], model: str) -> list[Stored]:
@@ -343,6 +380,14 @@ async def export_page(
     return [from_row(row) for row in rows]
 
 
+async def vector_of(tx: Tx, memory_id: MemoryId, model: str) -> NDArray[np.float32]:
+    """The vector of one memory. Raises NotFound when it has none of this model."""
+    value = await tx.fetchval(SQL.vector_of, id=memory_id, model=model)
+    if value is None:
+        raise NotFound("the memory has no vector of this model")
+    return as_vector(value)
+
+
 async def stored_model(tx: Tx) -> str | None:
     """The embedding model of this database's vectors, None while it has none."""
     model = await tx.fetchval(SQL.stored_model)
@@ -359,6 +404,10 @@ def seen_by(reader: Reader, now: datetime, superseded: bool) -> dict[str, Any]:
         "now": now,
         "with_superseded": superseded,
     }
+
+
+def _cosine(score: float | None) -> float | None:
+    return None if score is None else float(score)
 
 
 def as_vector(value: Any) -> NDArray[np.float32]:

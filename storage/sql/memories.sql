@@ -63,17 +63,36 @@ ORDER BY m.created_at DESC, m.id DESC
 LIMIT :limit;
 
 -- name: search_words
--- Candidates by words and character pairs; capped before they are ranked.
-WITH candidates AS MATERIALIZED (
-    SELECT m.id FROM memories m
-    WHERE m.words @@ :wanted::tsquery AND m.deleted_at IS NULL
-    LIMIT :cap
+-- Rows by rare words first: BM25 over term presence, each term's rows capped before they are ranked.
+WITH terms AS MATERIALIZED (
+    SELECT row_number() OVER () AS term, q FROM (
+        SELECT plainto_tsquery('simple', word) AS q FROM unnest(:words::text[]) AS word
+        UNION
+        SELECT quote_literal(pair)::tsquery FROM unnest(:pairs::text[]) AS pair
+    ) parsed WHERE numnode(q) > 0
+), hits AS MATERIALIZED (
+    SELECT t.term, h.id, h.size
+    FROM terms t CROSS JOIN LATERAL (
+        SELECT m.id, length(m.words) AS size FROM memories m
+        WHERE m.words @@ t.q AND m.deleted_at IS NULL LIMIT :cap
+    ) h
+), frequency AS (
+    SELECT term, count(*) AS n FROM hits GROUP BY term
+), typical AS (
+    SELECT greatest(avg(size), 1) AS size FROM hits
+), ranked AS (
+    SELECT h.id, sum(ln(1 + (greatest(:total::bigint, f.n) - f.n + 0.5) / (f.n + 0.5))
+                     * 2.2 / (1 + 1.2 * (0.25 + 0.75 * h.size / t.size))) AS rank
+    FROM hits h JOIN frequency f ON f.term = h.term CROSS JOIN typical t
+    GROUP BY h.id ORDER BY rank DESC, h.id LIMIT :cap
 )
-SELECT b.id, ts_rank_cd(b.words, :wanted::tsquery, 1) AS rank
-FROM candidates c JOIN memories b ON b.id = c.id JOIN live_rows m ON m.id = c.id
+SELECT m.*, r.rank, -(e.vector <#> :vector) AS score
+FROM ranked r JOIN live_rows m ON m.id = r.id
+LEFT JOIN embeddings e ON e.memory_id = m.id AND e.model = :model
 WHERE memory_visible(m, :reader, :policy, :group, :projects, :now, :with_superseded)
   AND m.kind <> 'agent'
-ORDER BY rank DESC, b.id
+  AND (:agent_id::bytea IS NULL OR m.agent_id = :agent_id)
+ORDER BY r.rank DESC, m.id
 LIMIT :limit;
 
 -- name: search_vectors
@@ -167,3 +186,7 @@ ORDER BY m.id LIMIT :limit;
 -- name: stored_model
 -- A model that vectors of this database were made with.
 SELECT model FROM embeddings GROUP BY model ORDER BY count(*) DESC LIMIT 1;
+
+-- name: vector_of
+-- The vector of one memory.
+SELECT vector FROM embeddings WHERE memory_id = :id AND model = :model;

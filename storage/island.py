@@ -96,8 +96,9 @@ class Island:
         self._stop: asyncio.Event | None = None
         self._started = threading.Event()
         self._lock = threading.Lock()
-        self._dead = False
         self._closing = False
+        self._ended = False
+        self._dead = False
         self._error: BaseException | None = None
         self._calls: set[_Waiter] = set()
         self._watchers: set[_Waiter] = set()
@@ -175,7 +176,7 @@ class Island:
         await trio.lowlevel.checkpoint_if_cancelled()
         waiter = _Waiter()
         with self._lock:
-            if self._dead or self._closing:
+            if self._ended or self._closing:
                 raise IslandClosed from self._error
             self._calls.add(waiter)
 
@@ -183,7 +184,7 @@ class Island:
             return await fn(*args)
 
         def launch() -> None:
-            if self._closing or waiter.raise_cancel is not None:
+            if self._ended or self._closing or waiter.raise_cancel is not None:
                 self._finish(waiter, None)
                 return
             waiter.aio_task = asyncio.get_running_loop().create_task(run())
@@ -282,7 +283,10 @@ class Island:
         self._stop = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._started.set()
-        await self._stop.wait()
+        try:
+            await self._stop.wait()
+        finally:
+            self._ended = True
         with self._lock:
             tasks = [w.aio_task for w in self._calls if w.aio_task is not None]
         for task in tasks:
@@ -307,7 +311,7 @@ class Island:
 
     def _release_all(self) -> None:
         with self._lock:
-            self._dead = True
+            self._ended = self._dead = True
             calls, watchers = list(self._calls), list(self._watchers)
             self._calls.clear()
             self._watchers.clear()

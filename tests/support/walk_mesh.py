@@ -14,13 +14,14 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from gossip import copies, energy
 from gossip.affinity import Quantised, quantise
 from gossip.copies import CopyIn, Diff, Facts, Keep, LocalDiff, Persist, Seen, Send
 from gossip.moment import Moment
-from gossip.profile import Entry, KnownProfiles, Profile
+from gossip.profile import Entry, KnownProfiles, Profile, View
 from gossip.settings import GossipSettings
 from gossip.walk import Walk
 from gossip.wire.messages import Hop
@@ -54,6 +55,8 @@ class Node:
     up: bool = True
     quarantined: bool = False
     extra_dwell_ms: int = 0
+    owned_dwell_ms: int = 0
+    """The part of the dwell that the node admits in `age_ms`."""
 
 
 class WalkMesh:
@@ -68,12 +71,14 @@ class WalkMesh:
         known_share: float = 1.0,
         faults: Faults | None = None,
         settings: GossipSettings | None = None,
+        ring: bool = False,
     ) -> None:
         self.seed = int(os.environ.get("SEED", seed))
         print(f"SEED={self.seed}")
         self.rng = random.Random(self.seed)
         self.numpy = np.random.default_rng(self.seed)
         self.faults = faults or Faults()
+        self.ring = ring
         self.settings = settings or GossipSettings()
         self.now = 0
         self.log: list[str] = []
@@ -94,7 +99,9 @@ class WalkMesh:
                 node.known.accept(other.profile, 0)
 
     def _node(self, node_id: bytes) -> Node:
-        chosen = self.rng.sample(range(len(self.topics)), self.rng.randint(1, 4))
+        chosen = self.rng.sample(
+            range(len(self.topics)), min(self.rng.randint(1, 4), len(self.topics))
+        )
         entries = tuple(
             Entry(self.rng.randbytes(16), self.vector(topic, 0.15).raw, 0) for topic in chosen
         )
@@ -176,9 +183,15 @@ class WalkMesh:
     def _at(self) -> Moment:
         return Moment(WALL + self.now, self.now)
 
-    def _view(self, node: Node) -> Any:
+    def _view(self, node: Node) -> View:
+        """All others; in a ring the two neighbours, by a node that knows of further ones."""
         live = [n.id for n in self.nodes.values() if n is not node]
-        return node.known.view(live, MODEL, 0)
+        if self.ring:
+            ids = list(self.nodes)
+            place = ids.index(node.id)
+            live = [ids[place - 1], ids[(place + 1) % len(ids)]]
+        view = node.known.view(live, MODEL, 0)
+        return View(view.candidates, view.complete and not self.ring)
 
     def _facts(self, node: Node, diff: Diff, *, bad: bool) -> Facts:
         return Facts(
@@ -219,7 +232,9 @@ class WalkMesh:
                 case Send():
                     if effect.attempt == 0:
                         self.always_one_send(node, effect, intended)
-                    frame = ("copy", node.id, effect.diff_id, effect.hop)
+                    age_ms = effect.hop.age_ms + node.owned_dwell_ms
+                    hop = msgspec.structs.replace(effect.hop, age_ms=age_ms)
+                    frame = ("copy", node.id, effect.diff_id, hop)
                     self._transmit(node, effect.peer, frame)
                 case copies.Ack():
                     frame = ("ack", node.id, effect.diff_id, effect.status)

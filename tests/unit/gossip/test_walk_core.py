@@ -331,3 +331,9 @@ def test_a_big_body_buys_fewer_copies():
     small = walk().handle(copy(given, header(energy=8_000)), at())
     large = walk().handle(copy(given, header(energy=8_000), of=diff(body=64 * 1_024)), at())
     assert (len(only(small, Send)), len(only(large, Send))) == (6, 1)
+
+
+def test_the_last_copies_stop_at_the_cap():
+    row = seen(sent=TWENTY_FOUR[:22])
+    effects = walk().handle(copy(facts(peers(*[NEAR] * 9, first=100), seen=row)), at())
+    assert len(only(effects, Send)) == 2

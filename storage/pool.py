@@ -64,10 +64,13 @@ class Record(Protocol):
     def __len__(self) -> int: ...
 
 
-async def _translated(awaitable: Awaitable[T]) -> T:
-    """Await a driver call; its error comes out as ours, without cause or context."""
+async def _translated(call: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
+    """Make a driver call; its error comes out as ours, without cause or context.
+
+    A lost connection raises when the method is called, not when it is awaited.
+    """
     try:
-        return await awaitable
+        return await call(*args, **kwargs)
     except DRIVER_ERRORS as error:
         failure = translate(error)
     raise failure
@@ -86,23 +89,24 @@ class Tx:
     async def fetch(self, query: Query, **params: Any) -> list[Record]:
         """All rows."""
         arguments = query.arguments(params)
-        rows: list[Record] = await _translated(self._connection.fetch(query.text, *arguments))
+        rows: list[Record] = await _translated(self._connection.fetch, query.text, *arguments)
         return rows
 
     async def fetchrow(self, query: Query, **params: Any) -> Record | None:
         """The first row, or None."""
         arguments = query.arguments(params)
-        row: Record | None = await _translated(self._connection.fetchrow(query.text, *arguments))
+        row: Record | None = await _translated(self._connection.fetchrow, query.text, *arguments)
         return row
 
     async def fetchval(self, query: Query, **params: Any) -> Any:
         """The first column of the first row, or None without a row."""
-        return await _translated(self._connection.fetchval(query.text, *query.arguments(params)))
+        arguments = query.arguments(params)
+        return await _translated(self._connection.fetchval, query.text, *arguments)
 
     async def execute(self, query: Query, **params: Any) -> int:
         """Run for its effect; returns how many rows it touched, 0 for other statements."""
         arguments = query.arguments(params)
-        status: str = await _translated(self._connection.execute(query.text, *arguments))
+        status: str = await _translated(self._connection.execute, query.text, *arguments)
         count = status.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
 
@@ -110,7 +114,7 @@ class Tx:
         """Run once for each row of parameters, pipelined."""
         arguments = [query.arguments(row) for row in rows]
         if arguments:
-            await _translated(self._connection.executemany(query.text, arguments))
+            await _translated(self._connection.executemany, query.text, arguments)
 
 
 class Database:
@@ -163,12 +167,11 @@ class Database:
         return await self._attempt(readonly, work)
 
     async def _attempt(self, readonly: bool, work: Callable[[Tx], Awaitable[T]]) -> T:
-        connection = await _translated(self._pool.acquire(timeout=self._settings.acquire_timeout))
+        connection = await _translated(self._pool.acquire, timeout=self._settings.acquire_timeout)
         try:
-            transaction = connection.transaction(
-                isolation="repeatable_read" if readonly else None, readonly=readonly
-            )
-            await _translated(transaction.start())
+            isolation = "repeatable_read" if readonly else None
+            transaction = connection.transaction(isolation=isolation, readonly=readonly)
+            await _translated(transaction.start)
             try:
                 result = await work(Tx(connection))
             except BaseException:
@@ -184,15 +187,15 @@ class Database:
 async def _roll_back(connection: asyncpg.Connection, transaction: Any) -> None:
     """Roll back; a connection that cannot is dropped, which has the same effect."""
     try:
-        if not connection.is_closed():
-            await transaction.rollback()
+        await transaction.rollback()
     except DRIVER_ERRORS:
-        connection.terminate()
+        with suppress(asyncpg.InterfaceError):  # the pool has taken a lost one back already
+            connection.terminate()
 
 
 async def _commit(transaction: Any) -> None:
     """Commit and wait for the verdict even when cancelled, so that no finished work is lost."""
-    commit = asyncio.ensure_future(_translated(transaction.commit()))
+    commit = asyncio.ensure_future(_translated(transaction.commit))
     while not commit.done():
         with suppress(asyncio.CancelledError):
             await asyncio.wait([commit])
@@ -254,22 +257,25 @@ async def connect(target: Target, settings: DatabaseSettings) -> asyncpg.Connect
 async def _open_pool(target: Target, settings: DatabaseSettings) -> asyncpg.Pool:
     probe = await connect(target, settings)
     try:
-        server = await _translated(read_server(probe))
+        server = await _translated(read_server, probe)
     finally:
         probe.terminate()
     check_server(server)
     if server.vector_schema is None:
         raise StartRefused("the database has no schema of mnemesh yet: run `mnemesh migrate`")
     return await _translated(
-        asyncpg.create_pool(
-            **connect_arguments(target, settings),
-            min_size=settings.pool_min,
-            max_size=settings.pool_max,
-            command_timeout=settings.statement_timeout + settings.connect_timeout,
-            server_settings=session_settings(settings),
-            init=partial(register_vectors, schema=server.vector_schema),
-        )
+        _make_pool,
+        **connect_arguments(target, settings),
+        min_size=settings.pool_min,
+        max_size=settings.pool_max,
+        command_timeout=settings.statement_timeout + settings.connect_timeout,
+        server_settings=session_settings(settings),
+        init=partial(register_vectors, schema=server.vector_schema),
     )
+
+
+async def _make_pool(**arguments: Any) -> asyncpg.Pool:
+    return await asyncpg.create_pool(**arguments)
 
 
 async def _close_pool(pool: asyncpg.Pool, grace: float) -> None:

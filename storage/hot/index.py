@@ -127,7 +127,7 @@ class LabelIndex:
         count = min(count, self.live)
         if count == 0:
             return np.empty(0, np.int64), np.empty(0, np.float32)
-        self.hnsw.set_ef(max(ef, count))
+        self.hnsw.set_ef(ef)  # hnswlib raises it to the count by itself
         try:
             labels, distances = self.hnsw.knn_query(query[np.newaxis, :], k=count, num_threads=1)
         except RuntimeError:

@@ -167,29 +167,65 @@ def _raise_fault(*_args):
     raise IndexFault
 
 
-def test_writes_during_a_rebuild_are_replayed(graph, resident, rng, saved, monkeypatch):
-    hot = graph(dim=32)
+@pytest.fixture
+def during_a_build(monkeypatch):
+    """Run something once, right after the first rows went into the index being built."""
+
+    def arrange(hot, write):
+        add = LabelIndex.add
+        pending = [write]
+
+        def add_and_write(index, *args):
+            add(index, *args)
+            if index is not hot._index and pending:
+                pending.pop()()
+
+        monkeypatch.setattr(LabelIndex, "add", add_and_write)
+
+    return arrange
+
+
+def test_writes_during_a_rebuild_are_replayed(graph, resident, rng, saved, during_a_build):
+    hot = graph(dim=32, exact_limit=0)
     hot.insert([resident(n) for n in range(600)], rng.normal(size=(600, 32)))
     stored = {n: hot.vector(resident(n).id).tobytes() for n in (1, 2, 3)}
-    add = LabelIndex.add
-    during = iter([True])
 
-    def add_and_write(index, *args):
-        add(index, *args)
-        if next(during, False):
-            hot.forget(ids(1))
-            hot.evict(ids(2))
-            hot.insert([resident(3, content="new"), resident(700)], rng.normal(size=(2, 32)))
-            assert hot.occupants(ids(1)) == set(ids(1))
+    def write():
+        hot.forget(ids(1))
+        hot.evict(ids(2))
+        hot.insert([resident(3, content="new"), resident(700)], rng.normal(size=(2, 32)))
+        assert hot.occupants(ids(1)) == set(ids(1))
 
-    monkeypatch.setattr(LabelIndex, "add", add_and_write)
+    during_a_build(hot, write)
     hot.rebuild()
     found = {h.resident.id for h in hot.search(np.ones(32), 1_000)}
     assert found == set(ids(0, *range(3, 600), 700))
+    for number in (3, 700):
+        assert hot.search(hot.vector(ids(number)[0]), 1)[0].resident.id == ids(number)[0]
     assert hot.get(ids(3)[0]).content == "new"
     image = saved(hot)
     assert [vector in image for vector in stored.values()] == [False, False, False]
     assert hot.occupants(ids(1, 2)) == set()
+
+
+def test_writes_while_the_graph_grows_are_in_the_larger_one(
+    graph, resident, rng, saved, during_a_build
+):
+    hot = graph(dim=32)
+    hot.insert([resident(n) for n in range(1_000)], rng.normal(size=(1_000, 32)))
+    gone = hot.vector(ids(1)[0]).tobytes()
+    axis = np.eye(1, 32, dtype=np.float32)
+
+    def write():
+        hot.forget(ids(1))
+        hot.insert([resident(2_000)], axis)
+
+    during_a_build(hot, write)
+    hot.rebuild()
+    assert hot.stats().capacity == 2_048
+    np.testing.assert_array_equal(hot.vector(ids(2_000)[0]), axis[0])
+    assert not in_rows(hot, gone)
+    assert gone not in saved(hot)
 
 
 def test_the_list_of_dead_occupants_stays_bounded(graph, resident, rng):

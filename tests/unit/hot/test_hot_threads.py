@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -70,8 +71,10 @@ def test_a_waiting_thread_gets_the_lock_before_it_is_taken_again():
     with lock:
         waiter.start()
         assert waiting.wait(20)
-        while not lock._door.locked():
+        deadline = time.monotonic() + 5
+        while not lock._door.locked() and time.monotonic() < deadline:
             continue
+        assert lock._door.locked()
     with lock:
         order.append("again")
     waiter.join(20)

@@ -53,6 +53,7 @@ meshes = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(crowds, headers, st.sampled_from([NEAR, FAR, None]), st.booleans(), st.integers(0, 2**32))
 def test_shares_costs_and_residue_add_up_to_what_came_in(crowd, hop, own, complete, seed):
     effects = walk(seed).handle(copy(facts(crowd, own=own, complete=complete), hop), at())
@@ -65,6 +66,7 @@ def test_shares_costs_and_residue_add_up_to_what_came_in(crowd, hop, own, comple
         assert paid >= 1_000 * len(shares)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(headers, st.integers(800, 820)), max_size=40), st.integers(0, 2**32))
 def test_whatever_headers_say_a_node_takes_in_at_most_e0_and_sends_at_most_24(frames, seed):
     core, row, sent = walk(seed), None, []
@@ -90,6 +92,7 @@ def test_an_honest_mesh_keeps_the_bound_and_counts_no_violation(mesh):
     assert mesh.metrics["copies_total", "in,refused"] == 0
 
 
+@settings(deadline=None)
 @given(headers, st.integers(3_605_001, 10**9))
 def test_an_expired_diff_is_never_forwarded(hop, now_ms):
     effects = walk().handle(copy(facts(peers(NEAR)), hop), at(now_ms))

@@ -1,0 +1,1 @@
+"""What the node tells its operator: `logs` and `metrics`, never content."""

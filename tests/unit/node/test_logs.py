@@ -39,7 +39,7 @@ def line_of(message: object, *args: object, name: str = "gossip.walk", **extra: 
 def error_line(error: Exception) -> Any:
     try:
         raise error
-    except Exception:
+    except type(error):
         info = sys.exc_info()
     record = logging.LogRecord("node.app", logging.ERROR, "app.py", 3, "failed", (), info)
     return describe(record)

@@ -126,7 +126,7 @@ class Trust:
                 or (only is not None and key.keyid != only)
             ):
                 objections.append(
-                    f"key {key.keyid} is a {key.role.value} key of node {key.node_id}"
+                    f"key {key.keyid} has role {key.role.value} at node {key.node_id}"
                 )
                 continue
             objection = key.objection(at)

@@ -61,6 +61,10 @@ class ScopeRef:
     handle: bytes
     epoch: int
 
+    def __post_init__(self) -> None:
+        if self.epoch < 1:
+            raise InvalidDocument("epochs start at 1")
+
     def as_json(self) -> dict[str, Json]:
         return {"epoch": self.epoch, "handle": self.handle.hex(), "kind": self.kind.value}
 
@@ -82,6 +86,10 @@ class Tier:
     how: str
     root: bytes
     plan_root: bytes
+
+    def __post_init__(self) -> None:
+        if self.n < 0 or min(self.found, self.retained) < 0:
+            raise InvalidDocument("a tier has a negative count")
 
     @classmethod
     def empty(cls, level: str, how: str, *, after: int = 0) -> Tier:

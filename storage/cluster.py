@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -30,6 +32,10 @@ DATABASE = "mnemesh"
 INITDB_TIMEOUT = 120.0
 FIRST_FREE_FD = 20
 """Inherited descriptors start here, out of the way of those that a shell uses."""
+
+FIRST_NORMAL_OID = 16_384
+"""Below it objects count as PostgreSQL's own and pg_dump leaves them out. A server in single-user
+mode goes on counting where initdb stopped, far below, hence the step between the two."""
 
 SERVER_ENV = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "LANG": "C.UTF-8", "TZ": "UTC"}
 
@@ -91,20 +97,21 @@ def own_folder(path: Path, account: Account) -> None:
 def ensure_cluster(data_dir: Path, programs: Path, account: Account, *, durable: bool) -> None:
     """Make the data folder when there is none; refuse one that is not whole or of another age.
 
-    The caller holds the lock of the folder. A half-built folder of an earlier start is removed.
+    The caller holds the lock of the folder. Half-built folders of earlier starts are removed;
+    each build has a name of its own, because a builder may outlive the node that started it.
     """
-    building = data_dir.with_name(f"{data_dir.name}.building")
-    if building.exists():
-        shutil.rmtree(building)
+    for abandoned in data_dir.parent.glob(f"{data_dir.name}.building-*"):
+        shutil.rmtree(abandoned, ignore_errors=True)
     if data_dir.exists() and any(data_dir.iterdir()):
         _check_cluster(data_dir)
     else:
+        building = data_dir.with_name(f"{data_dir.name}.building-{secrets.token_hex(4)}")
         own_folder(building, account)
         try:
             with server_folder(building, account) as folder:
                 _initialise(folder, programs, account, durable)
         except BaseException:
-            shutil.rmtree(building)
+            shutil.rmtree(building, ignore_errors=True)
             raise
         building.rename(data_dir)
         _sync(data_dir.parent)
@@ -126,6 +133,8 @@ def _check_cluster(data_dir: Path) -> None:
 def _initialise(folder: ServerFolder, programs: Path, account: Account, durable: bool) -> None:
     sync = () if durable else ("--no-sync",)
     _run([str(programs / "initdb"), "-D", folder.name, *_INITDB, *sync], folder, account)
+    reset = [str(programs / "pg_resetwal"), f"--next-oid={FIRST_NORMAL_OID}", "-D", folder.name]
+    _run(reset, folder, account)
     single = [str(programs / "postgres"), "--single", "-D", folder.name]
     single += ["-c", "exit_on_error=on", "-c", f"fsync={'on' if durable else 'off'}", "template1"]
     _run(single, folder, account, stdin=_FIRST_STATEMENTS)
@@ -151,7 +160,8 @@ def _run(command: list[str], folder: ServerFolder, account: Account, stdin: str 
         raise StartRefused(f"cannot make the database: {step}: {error}") from error
     if result.returncode != 0:
         lines = [line for line in result.stderr.splitlines() if line.strip()]
-        reason = lines[-1] if lines else f"exit code {result.returncode}"
+        blamed = [line for line in lines if re.search(r"error:|ERROR:|FATAL:|PANIC:", line)]
+        reason = (blamed or lines or [f"exit code {result.returncode}"])[0]
         raise StartRefused(f"cannot make the database: {step}: {reason}")
 
 

@@ -214,10 +214,9 @@ async def _apply(connection: asyncpg.Connection, migration: Migration, compat: i
             )
     except DRIVER_ERRORS as error:
         position = getattr(error, "position", None)
-        line = f" at line {migration.text.count(chr(10), 0, int(position)) + 1}" if position else ""
-        refusal = (
-            f"migration {migration.name} failed{line}: {type(error).__name__}: {translate(error)}"
-        )
+        line = migration.text.count("\n", 0, int(position)) + 1 if position else "?"
+        kind = type(error).__name__
+        refusal = f"migration {migration.name}, line {line}: {kind}: {translate(error)}"
     if refusal is not None:
         raise StartRefused(refusal)
 
@@ -247,7 +246,7 @@ def dump_schema(server: EmbeddedServer, database: str | None = None) -> str:
     noise = ("--", "SET ", "COMMENT ON EXTENSION", "SELECT pg_catalog.set_config", "\\")
     lines = [line.rstrip() for line in dump.splitlines() if not line.startswith(noise)]
     text = re.sub(r"\n{2,}", "\n\n", "\n".join(lines)).strip()
-    return f"{text}\n"
+    return f"SET check_function_bodies = false;\n\n{text}\n"
 
 
 async def print_schema() -> None:

@@ -58,7 +58,8 @@ def choose_account(data_dir: Path, run_as: str | None) -> Account:
     """Who runs the server of this data folder.
 
     An ordinary user runs it himself. Root hands it to the owner of an existing data folder,
-    else to `run_as`, else to the first of FALLBACK_ACCOUNTS that exists.
+    else to `run_as`, else to the first of FALLBACK_ACCOUNTS that exists. An account of its own is
+    better than `nobody`, whose other processes may look into the server's memory.
     """
     uid = os.geteuid()
     if uid != 0:
@@ -128,18 +129,20 @@ def _copy_programs(programs: Path) -> Path:
     target = PROGRAM_CACHE / hashlib.sha256(stamp.encode()).hexdigest()[:16]
     copied = target / WHEEL / FOLDER / "bin"
     try:
-        PROGRAM_CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
+        PROGRAM_CACHE.mkdir(parents=True, exist_ok=True)
         if PROGRAM_CACHE.is_symlink() or PROGRAM_CACHE.stat().st_uid != os.geteuid():
             raise StartRefused(f"{PROGRAM_CACHE} must be a folder of root")
+        PROGRAM_CACHE.chmod(0o755)
         if not target.exists():
             with tempfile.TemporaryDirectory(dir=PROGRAM_CACHE) as scratch:
                 building = Path(scratch) / "copy"
-                building.mkdir(mode=0o755)
+                building.mkdir()
                 shutil.copytree(programs.parent, building / WHEEL / FOLDER, symlinks=True)
                 libraries = package.with_name(f"{WHEEL}.libs")
                 if libraries.is_dir():
                     shutil.copytree(libraries, building / libraries.name)
-                (building / WHEEL).chmod(0o755)
+                for opened in (building, building / WHEEL):
+                    opened.chmod(0o755)
                 building.rename(target)
     except OSError as error:
         raise StartRefused(

@@ -253,6 +253,35 @@ async def test_f25_a_dead_loop_refuses_new_calls() -> None:
     island.close()
 
 
+async def test_f25_a_stuck_loop_is_abandoned_and_its_callers_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("storage.island.STOP_TIMEOUT", 0.05)
+    stuck, free = threading.Event(), threading.Event()
+
+    async def block() -> None:
+        stuck.set()
+        free.wait(10)
+
+    island = Island()
+    island.start()
+    released: list[str] = []
+
+    async def call() -> None:
+        try:
+            await island.call(block)
+        except IslandClosed:
+            released.append("released")
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            await trio.to_thread.run_sync(stuck.wait)
+            await trio.to_thread.run_sync(island.close)
+    free.set()
+    assert released == ["released"]
+
+
 async def test_a_single_error_leaves_the_island_unwrapped() -> None:
     with trio.fail_after(10), pytest.raises(Odd, match="plain"):
         async with open_island():

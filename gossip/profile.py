@@ -176,12 +176,21 @@ def decode(body: bytes, signature: bytes, node_id: NodeId, public: bytes) -> Pro
     """
     if not records.verified(public, DOMAIN_PROFILE, body, signature):
         raise records.BadSignature()
-    parsed = records.decode(body, ProfileBody, max_bytes=MAX_BODY)
-    if parsed.node != node_id:
+    profile = parse(body)
+    if profile.node_id != node_id:
         raise records.BadSignature("the profile names another node")
+    return profile
+
+
+def parse(body: bytes) -> Profile:
+    """The profile of bytes whose signature was checked before.
+
+    Raises InvalidRecord or NonCanonical for bytes that are no profile.
+    """
+    parsed = records.decode(body, ProfileBody, max_bytes=MAX_BODY)
     try:
         return Profile(
-            node_id,
+            parsed.node,
             tuple(Entry(e.memory, e.q, e.bias_ppm) for e in parsed.entries),
             parsed.tau_ppm,
             parsed.model,

@@ -149,7 +149,7 @@ async def purge_of_memories(tx: Tx, ids: Sequence[MemoryId]) -> int:
 
 
 async def load_seen(tx: Tx, diff_id: bytes) -> Seen | None:
-    """The memory of a walk, locked until the transaction ends."""
+    """The memory of a walk."""
     row = await tx.fetchrow(SQL.seen, diff_id=diff_id)
     if row is None:
         return None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from storage import tombstones
 from storage.errors import ScopeErased, Tombstoned
-from storage.model import AgentId, Handle, Hlc, MemoryId, ProjectId, Scope, ScopeKind
+from storage.model import AgentId, Handle, Hlc, MemoryId, ProjectId, Scope, ScopeKind, scope_handle
 from storage.pool import Record, Tx
 from storage.queries import load
 
@@ -145,3 +145,17 @@ async def forget_raw_id(tx: Tx, scope_id: int) -> None:
 async def serveable(tx: Tx, ids: Sequence[MemoryId]) -> set[MemoryId]:
     """Those of `ids` that are not tombstoned, asked again just before content leaves."""
     return set(ids) - await tombstones.existing(tx, ids)
+
+
+async def change_mesh(tx: Tx, handle_key: bytes) -> bool:
+    """Give all scopes their handles in another mesh.
+
+    False, and nothing changed, when a scope was erased here: its documents name the old handle.
+    """
+    rows = [ScopeRow(**dict(row)) for row in await tx.fetch(SQL.all_scopes)]
+    if any(row.closed_epoch > 0 or row.ext_id is None for row in rows):
+        return False
+    for row in rows:
+        handle = scope_handle(handle_key, row.kind, row.ext_id or b"")
+        await tx.execute(SQL.set_handle, scope_id=row.scope_id, handle=handle)
+    return True

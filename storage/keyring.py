@@ -30,6 +30,7 @@ from storage.model import ID_BYTES, AgentId, NodeId, ProjectId
 SECRET_BYTES = 32
 CERTIFICATE_YEARS = 10
 MAX_KEY_FILE = 16 * 1024
+MAX_INVITATION = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,25 @@ class KeyStore:
         if present is None:
             _write(self.folder / "handle.key", key)
 
+    def change_handle_key(self, key: bytes) -> None:
+        """Move to another mesh. The caller has made sure that nothing names the old handles."""
+        if len(key) != SECRET_BYTES:
+            raise KeyStoreError("a handle key has 32 bytes")
+        _write(self.folder / "handle.key", key)
+
+    def invitation(self) -> bytes | None:
+        """An invitation that waits for the next start."""
+        path = self.folder / "invitation.json"
+        return _read(path, MAX_INVITATION) if path.exists() else None
+
+    def keep_invitation(self, data: bytes) -> None:
+        """Keep an invitation for the next start; it holds the mesh's handle key."""
+        _write(self.folder / "invitation.json", data)
+
+    def drop_invitation(self) -> None:
+        """The invitation was used."""
+        _unlink(self.folder / "invitation.json")
+
     def create_kcert(self, erasure_id: str) -> bytes:
         """The leaf key of one erasure, durable before its intent is."""
         path = self._kcert_path(erasure_id)
@@ -296,11 +316,11 @@ def _check(path: Path, mode: int) -> None:
         )
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, limit: int = MAX_KEY_FILE) -> bytes:
     try:
         _check(path, 0o600)
         with path.open("rb") as file:
-            return file.read(MAX_KEY_FILE)
+            return file.read(limit)
     except FileNotFoundError as error:
         raise KeyStoreError(f"{path} is missing") from error
     except PermissionError as error:

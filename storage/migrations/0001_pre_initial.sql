@@ -76,7 +76,8 @@ CREATE TABLE scopes (
 CREATE FUNCTION scopes_forward() RETURNS trigger LANGUAGE plpgsql
 SET search_path = pg_catalog AS $$
 BEGIN
-    IF NEW.closed_epoch < OLD.closed_epoch OR NEW.handle <> OLD.handle OR NEW.kind <> OLD.kind THEN
+    IF NEW.closed_epoch < OLD.closed_epoch OR NEW.kind <> OLD.kind
+       OR (NEW.handle <> OLD.handle AND OLD.closed_epoch > 0) THEN
         RAISE EXCEPTION 'a closed epoch stays closed' USING ERRCODE = 'check_violation';
     END IF;
     RETURN NEW;

@@ -50,7 +50,7 @@ ON CONFLICT (diff_id) DO UPDATE SET
 -- name: seen
 -- What this node remembers of a walk.
 SELECT diff_id, first_hlc, energy_in, energy_out, fanout, sent, senders, outcome
-FROM seen WHERE diff_id = :diff_id FOR UPDATE;
+FROM seen WHERE diff_id = :diff_id;
 
 -- name: senders_of_memory
 -- Peers that sent announcements of these memories by walk.

@@ -28,3 +28,11 @@ UPDATE scopes SET ext_id = NULL WHERE scope_id = :scope_id AND open_epoch IS NUL
 -- name: scope_by_ext_id
 -- A scope by its raw id.
 SELECT scope_id, kind, ext_id, handle, open_epoch, closed_epoch FROM scopes WHERE kind = :kind AND ext_id = :ext_id;
+
+-- name: all_scopes
+-- Every scope, for a change of mesh.
+SELECT scope_id, kind, ext_id, handle, open_epoch, closed_epoch FROM scopes ORDER BY scope_id FOR UPDATE;
+
+-- name: set_handle
+-- The handle of a scope under another mesh's key.
+UPDATE scopes SET handle = :handle WHERE scope_id = :scope_id;

@@ -1,0 +1,206 @@
+"""The state of one node's gossip, and what upper layers may ask of it.
+
+The cores decide, the drivers beside this file act;
+this object is what they share. One trio run owns it. It never blocks and never opens a link.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import trio
+from numpy.typing import NDArray
+
+from erasure.context import ErasureContext
+from gossip import energy
+from gossip.affinity import quantised
+from gossip.channel import PeerChannel
+from gossip.limits import LinkLimits
+from gossip.links import Links
+from gossip.liveness import Liveness
+from gossip.moment import Moment
+from gossip.profile import KnownProfiles, Profile, View
+from gossip.quarantine import Quarantine
+from gossip.relay import RelayCache
+from gossip.settings import GossipSettings
+from gossip.walk import Walk
+from storage.access import LiveAccess
+from storage.local import LocalNode
+from storage.memories import Stored
+from storage.model import MemoryId, NodeId, ProjectId
+from storage.pool import Database
+
+StoredHook: TypeAlias = Callable[[Sequence[Stored]], Awaitable[None]]
+ForgottenHook: TypeAlias = Callable[[Sequence[MemoryId]], Awaitable[None]]
+InterestSource: TypeAlias = Callable[[], Awaitable["Interests"]]
+
+
+class Counters(Protocol):
+    """Where events are counted; the composition root maps the names to collectors."""
+
+    def __call__(self, name: str, label: str = "", n: int = 1) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Interests:
+    """What this node cares about now: one (memory id, unit vector) for each agent's position,
+    and a sample of local vectors, shape (n, dim), for the threshold."""
+
+    positions: tuple[tuple[MemoryId, NDArray[np.float32]], ...]
+    sample: Sequence[NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class MeshHooks:
+    """What happens above when a peer's word took effect below."""
+
+    stored: StoredHook
+    forgotten: ForgottenHook
+    interests: InterestSource
+    count: Counters
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """A member as an operator sees it."""
+
+    node_id: NodeId
+    address: str
+    status: str
+    projects: tuple[str, ...]
+    linked: bool
+    last_contact: datetime | None
+    score: int
+    profile_entries: int
+
+
+@dataclass(slots=True)
+class Mesh:
+    """Everything that gossip knows and owns. `model` is the embedding model's id."""
+
+    node: LocalNode
+    db: Database
+    access: LiveAccess
+    erasure: ErasureContext
+    settings: GossipSettings
+    hooks: MeshHooks
+    model: str
+    dim: int
+    mono_ms: Callable[[], int]
+    rng: random.Random
+    links: Links
+    liveness: Liveness
+    limits: LinkLimits
+    walk: Walk
+    profiles: KnownProfiles = field(default_factory=KnownProfiles)
+    own_profile: Profile | None = None
+    own_profile_wire: tuple[bytes, bytes] | None = None
+    own_profile_at: int = 0
+    quarantines: dict[ProjectId, Quarantine] = field(default_factory=dict)
+    relay: RelayCache = field(default_factory=RelayCache)
+    announced: trio.Event = field(default_factory=trio.Event)
+    outbox_due: trio.Event = field(default_factory=trio.Event)
+    repair_due: trio.Event = field(default_factory=trio.Event)
+    diff_grace_h: int = 24
+    bound: tuple[str, ...] = ()
+    last_contact: dict[NodeId, datetime] = field(default_factory=dict)
+
+    def now(self) -> Moment:
+        """Both clocks."""
+        return Moment(int(self.node.wall().timestamp() * 1000), self.mono_ms())
+
+    def wake_walks(self) -> None:
+        """Own announcements wait to be walked."""
+        self.announced.set()
+
+    def wake_outbox(self) -> None:
+        """Outbox rows wait to be carried."""
+        self.outbox_due.set()
+        self.outbox_due = trio.Event()
+
+    def repair_again(self) -> None:
+        """Something changed that repair should look at before its period ends."""
+        self.repair_due.set()
+        self.repair_due = trio.Event()
+
+    def channel(self, peer: NodeId) -> PeerChannel | None:
+        """An open link to a peer."""
+        live = self.links.live(peer)
+        return live[0] if live else None
+
+    def others(self, project: ProjectId) -> frozenset[NodeId]:
+        """Members of a project beside this node."""
+        access = self.access.current.projects.get(project)
+        return frozenset(access.nodes) - {self.node.node_id} if access else frozenset()
+
+    def view(self, project: ProjectId) -> View:
+        """Whom a walk in a project may pick now."""
+        now = self.now()
+        barred = self.liveness.unwalkable(now) | self.limits.barred(now.mono_ms)
+        live = self.others(project) & self.liveness.live()
+        return self.profiles.view(live, self.model, now.mono_ms, barred)
+
+    def live_members(self, project: ProjectId) -> int:
+        """Live members of a project, this node included."""
+        return 1 + len(self.others(project) & self.liveness.live())
+
+    def walk_energy(self, project: ProjectId, q8: bytes) -> int:
+        """Milli-units that a new diff about this vector starts with."""
+        members = self.live_members(project)
+        wanting, asked = self.view(project).sample(quantised(q8))
+        return energy.budget(
+            self.settings.kappa, energy.interested(members, wanting, asked), members
+        )
+
+    def may_send_content(self, project: ProjectId) -> bool:
+        """False while this node may have missed a deletion in the project."""
+        quarantine = self.quarantines.get(project)
+        return quarantine is None or quarantine.may_send_content
+
+    def quarantined(self) -> bool:
+        """True while any project is in quarantine."""
+        return any(not each.may_send_content for each in self.quarantines.values())
+
+    def members(self) -> list[MemberView]:
+        """All members of all projects, this node left out."""
+        mono = self.mono_ms()
+        views: list[MemberView] = []
+        for node_id, entry in sorted(self.access.current.nodes().items()):
+            if node_id == self.node.node_id:
+                continue
+            profile = self.profiles.get(node_id)
+            views.append(
+                MemberView(
+                    node_id=node_id,
+                    address=entry.addr,
+                    status=self.liveness.life(node_id).value,
+                    projects=tuple(
+                        sorted(p.name for p in self.access.current.shared_with(node_id))
+                    ),
+                    linked=self.channel(node_id) is not None,
+                    last_contact=self.last_contact.get(node_id),
+                    score=self.limits.of(node_id, mono).score(mono) // 1000,
+                    profile_entries=len(profile.entries) if profile else 0,
+                )
+            )
+        return views
+
+    def status(self) -> Mapping[str, Any]:
+        """Numbers for the status page and for metrics."""
+        members = self.members()
+        return {
+            "listening": list(self.bound),
+            "members": len(members),
+            "alive": sum(member.status == "alive" for member in members),
+            "linked": sum(member.linked for member in members),
+            "quarantined": self.quarantined(),
+            "profile_entries": len(self.own_profile.entries) if self.own_profile else 0,
+            "tau_ppm": self.own_profile.tau_ppm if self.own_profile else None,
+            "unanswered_copies": self.walk.unanswered,
+            "relay_cache_bytes": self.relay.size,
+        }

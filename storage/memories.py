@@ -6,7 +6,7 @@ the table enforces; who may see what is the SQL function `memory_visible`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -166,22 +166,6 @@ async def find_duplicate(tx: Tx, memory: Memory) -> Memory | None:
     return from_row(row) if row else None
 
 
-async def expire_met(tx: Tx, memory: Memory, now: datetime) -> list[MemoryId]:
-    """Soft-delete expired rows that would count as duplicates of `memory`."""
-    rows = await tx.fetch(
-        SQL.expire_met,
-        agent_id=memory.agent_id,
-        project_id=memory.project_id,
-        scope_label=memory.scope_label,
-        source_id=memory.source_id,
-        idempotency_key=memory.idempotency_key,
-        hash_version=memory.hash_version,
-        content_hash=memory.content_hash,
-        now=now,
-    )
-    return [row["id"] for row in rows]
-
-
 async def count_seen_again(tx: Tx, memory_id: MemoryId) -> None:
     """Note that the same memory was stored once more."""
     await tx.execute(SQL.count_seen_again, id=memory_id)
@@ -305,9 +289,10 @@ async def warmest_page(
     return [Stored(from_row(row), as_vector(row["vector"])) for row in rows]
 
 
-async def count_access(tx: Tx, ids: Sequence[MemoryId]) -> None:
-    """Recalled memories grow warmer."""
-    await tx.execute(SQL.count_access, ids=sorted(ids))
+async def count_access(tx: Tx, accesses: Mapping[MemoryId, int]) -> None:
+    """Add to the counts of recalled memories, so that they are resident first after a restart."""
+    ids = sorted(accesses)
+    await tx.execute(SQL.count_access, ids=ids, counts=[accesses[each] for each in ids])
 
 
 async def soft_delete(tx: Tx, ids: Sequence[MemoryId], now: datetime, actor: str) -> list[MemoryId]:

@@ -13,10 +13,11 @@ from datetime import timedelta
 from erasure import forget as ending
 from erasure.forget import Forgotten
 from node.memory.context import MemoryContext
+from node.memory.hiding import hide_rows
 from node.memory.remember import announcement
 from storage import diffs, history, memories, tombstones
+from storage.database_errors import CommitUnknown
 from storage.errors import Conflict, InvalidInput, NotFound
-from storage.memories import Stored
 from storage.model import AgentProfile, Memory, MemoryId
 from storage.pool import Tx
 
@@ -54,8 +55,13 @@ async def forget(
     changes then.
     """
     _check(ids)
-    done = await context.db.transact(_forget, context, agent, sorted(set(ids)), actor, reason)
-    await context.residency.forget(sorted(set(ids)))
+    chosen = sorted(set(ids))
+    try:
+        done = await context.db.transact(_forget, context, agent, chosen, actor, reason)
+    except CommitUnknown:
+        await context.residency.doubt(chosen)
+        raise
+    await context.residency.forget(chosen)
     return done
 
 
@@ -72,7 +78,11 @@ async def soft_delete(
     Peers drop their copies at once. Raises NotFound as `forget` does.
     """
     _check(ids)
-    hidden = await context.db.transact(_soft_delete, context, agent, ids, actor, reason)
+    try:
+        hidden = await context.db.transact(_soft_delete, context, agent, ids, actor, reason)
+    except CommitUnknown:
+        await context.residency.doubt(ids)
+        raise
     await context.residency.hide(hidden)
     return hidden
 
@@ -85,8 +95,8 @@ async def recover(
     A tombstone is final, so a memory that was announced comes back under a new id. Raises
     NotFound, RecoverRefused.
     """
-    recovered, stored = await context.db.transact(_recover, context, agent, memory_id, actor)
-    await context.residency.add([(stored.memory, stored.vector)])
+    recovered = await context.db.transact(_recover, context, agent, memory_id, actor)
+    await context.residency.readmit(context.db, recovered.memory.id)
     if recovered.memory.announced_at:
         context.announced()
     return recovered
@@ -133,29 +143,14 @@ async def _soft_delete(
     if len(mine) != len(set(ids)):
         raise NotFound("memory not found")
     live = [row for row in mine if row.deleted_at is None]
-    announced = [row for row in live if row.announced_at is not None]
-    await ending.forget(
-        tx, context.node, context.access.current, announced, actor=actor, keep_rows=True
+    return await hide_rows(
+        tx, context.node, context.access.current, live, actor=actor, reason=reason
     )
-    await diffs.purge_of_memories(tx, [row.id for row in announced])
-    now = context.now()
-    hidden = await memories.soft_delete(tx, [row.id for row in live], now, actor)
-    for row in live:
-        await history.record(
-            tx,
-            row,
-            "deleted",
-            now=now,
-            changed_by=actor,
-            old_content=row.content,
-            reason=reason,
-        )
-    return hidden
 
 
 async def _recover(
     tx: Tx, context: MemoryContext, agent: AgentProfile, memory_id: MemoryId, actor: str
-) -> tuple[Recovered, Stored]:
+) -> Recovered:
     rows = await memories.by_ids(tx, [memory_id], lock=True)
     if not rows or rows[0].agent_id != agent.id:
         raise NotFound("memory not found")
@@ -166,6 +161,8 @@ async def _recover(
     window = timedelta(milliseconds=context.settings.soft_deleted_ttl_ms)
     if now - old.deleted_at > window:
         raise RecoverRefused("retention_expired", f"Recover window expired ({window.days} days)")
+    if old.expires_at is not None and old.expires_at <= now:
+        raise RecoverRefused("expired", "the memory has expired")
     met = await memories.find_duplicate(tx, old)
     if met is not None:
         raise RecoverRefused("duplicate", "the same text was stored again", met.id)
@@ -186,9 +183,11 @@ async def _recover(
             project_epoch=epochs.project,
             hlc=context.node.clock.now(),
         )
-        await memories.insert(tx, back)
+        if not await memories.insert(tx, back):
+            raise RecoverRefused("duplicate", "the same text was stored again")
         await memories.insert_vector(tx, back, context.embedder.model_id, vector)
         await memories.purge(tx, [old.id])
+        await history.blank(tx, [old.id])
         await tombstones.mark_purged(tx, [old.id], now)
         await diffs.insert(tx, announcement(context, back, vector, "add", now))
     await history.record(
@@ -200,4 +199,4 @@ async def _recover(
         new_content=back.content,
         metadata={"recovered_from": old.id.hex()},
     )
-    return Recovered(back, old.id), Stored(back, vector)
+    return Recovered(back, old.id)

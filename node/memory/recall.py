@@ -89,7 +89,7 @@ async def recall(context: MemoryContext, question: Question) -> Answer:
     cold = [hit.memory.id for hit in answer if hit.tier == "cold"]
     if cold:
         await context.residency.reload(context.db, cold)
-    context.residency.graph.touch(
+    context.residency.touch(
         [hit.memory.id for hit in answer], int(context.now().timestamp() * 1000)
     )
     return Answer(answer, tuple(degraded))

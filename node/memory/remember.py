@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -16,16 +16,20 @@ from numpy.typing import NDArray
 
 from gossip.affinity import quantise_wire
 from node.memory.context import MemoryContext
+from node.memory.hiding import hide_expired
 from storage import clock, diffs, history, memories, records
 from storage.content import NormalContent, check_text, normalize
+from storage.database_errors import CommitUnknown
 from storage.diffs import Diff
-from storage.errors import Conflict, InvalidInput, MnemeshError
+from storage.errors import Conflict, InvalidInput, MnemeshError, ScopeErased
 from storage.gate import Epochs
-from storage.model import AgentId, Memory, MemoryKind, ProjectId, Visibility
+from storage.model import AgentId, Memory, MemoryId, MemoryKind, ProjectId, Visibility
 from storage.pool import Tx
 from storage.records import DiffKind
 
 MAX_BATCH = 500
+MAX_MET = 4
+"""A draft meets at most three rows: by source, by idempotency key, by text."""
 MAX_TAGS = 32
 MAX_TAG = 128
 MAX_LABEL = 256
@@ -93,7 +97,13 @@ async def remember_batch(
         raise InvalidInput(f"a batch has 1 to {MAX_BATCH} memories")
     results: list[Remembered | MnemeshError | None] = [None] * len(drafts)
     ready = await _prepare(context, drafts, results)
-    stored = await context.db.transact(_store_all, context, list(ready.values()))
+    try:
+        stored, hidden = await context.db.transact(_store_all, context, list(ready.values()))
+    except CommitUnknown:
+        context.residency.has_cold = True
+        raise
+    if hidden:
+        await context.residency.hide(hidden)
     fresh: list[tuple[Memory, NDArray[np.float32]]] = []
     for position, outcome in zip(ready, stored, strict=True):
         results[position] = outcome
@@ -176,37 +186,46 @@ def _unit(context: MemoryContext, draft: Draft) -> NDArray[np.float32]:
 
 async def _store_all(
     tx: Tx, context: MemoryContext, batch: Sequence[_Ready]
-) -> list[Remembered | MnemeshError]:
-    epochs: dict[tuple[AgentId, ProjectId | None], Epochs | MnemeshError] = {}
-    outcomes: list[Remembered | MnemeshError] = []
-    for item in batch:
+) -> tuple[list[Remembered | MnemeshError], list[MemoryId]]:
+    """What became of each draft, and the expired memories that made room."""
+    epochs: dict[tuple[AgentId, ProjectId | None], Epochs | ScopeErased] = {}
+    outcomes: dict[int, Remembered | MnemeshError] = {}
+    hidden: list[MemoryId] = []
+    # In the order of their hashes, so that two batches with the same texts cannot deadlock.
+    for position in sorted(range(len(batch)), key=lambda at: batch[at].content.content_hash):
+        item = batch[position]
         key = (item.draft.agent_id, item.draft.project_id)
         if key not in epochs:
             try:
                 epochs[key] = await context.node.gate.for_write(tx, *key)
-            except MnemeshError as error:
+            except ScopeErased as error:
                 epochs[key] = error
         epoch = epochs[key]
-        if isinstance(epoch, MnemeshError):
-            outcomes.append(epoch)
+        if isinstance(epoch, ScopeErased):
+            outcomes[position] = epoch
         else:
-            outcomes.append(await _store(tx, context, item, epoch))
-    return outcomes
+            outcomes[position] = await _store(tx, context, item, epoch, hidden)
+    return [outcomes[position] for position in range(len(batch))], hidden
 
 
 async def _store(
-    tx: Tx, context: MemoryContext, item: _Ready, epochs: Epochs
+    tx: Tx, context: MemoryContext, item: _Ready, epochs: Epochs, hidden: list[MemoryId]
 ) -> Remembered | MnemeshError:
     now = context.now()
     memory = _row(context, item, epochs, now)
-    if not await memories.insert(tx, memory):
+    for _ in range(MAX_MET):
+        if await memories.insert(tx, memory):
+            break
         met = await memories.find_duplicate(tx, memory)
         if met is not None and (met.expires_at is None or met.expires_at > now):
             await memories.count_seen_again(tx, met.id)
-            return Remembered(met, deduped=True)
-        await memories.expire_met(tx, memory, now)
-        if not await memories.insert(tx, memory):
-            return Conflict("the memory could not be saved; try again")
+            return Remembered(replace(met, seen_count=met.seen_count + 1), deduped=True)
+        if met is not None:
+            hidden += await hide_expired(
+                tx, context.node, context.access.current, [met], actor=item.draft.actor
+            )
+    else:
+        return Conflict("the memory could not be saved; try again")
     await memories.insert_vector(tx, memory, context.embedder.model_id, item.vector)
     await history.record(
         tx, memory, "created", now=now, changed_by=item.draft.actor, new_content=memory.content

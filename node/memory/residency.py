@@ -6,8 +6,9 @@ nothing, because rows are searched too while any of them is cold.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import trio
@@ -15,21 +16,28 @@ from numpy.typing import NDArray
 
 from storage import memories
 from storage.hot.graph import HotGraph
+from storage.hot.index import IndexFault
 from storage.hot.reports import InsertReport
 from storage.local import LocalNode
 from storage.memories import Stored
 from storage.model import Memory, MemoryId
 from storage.pool import Database
 
+log = logging.getLogger(__name__)
+
 LOAD_PAGE = 2_000
 INLINE_ROWS = 4
 """Up to so many rows are inserted without a thread: a thread hop costs more than the insert."""
+DEPARTED = 20_000
+"""How many of the memories that left for good are remembered, against an insertion on its way."""
 
 
 class Residency:
     """The hot graph of this node and its relation to the rows behind it.
 
-    `has_cold` is False only while every live row with a vector is known to be resident.
+    `has_cold` is False only while every live row with a vector is known to be resident. A memory
+    that was hidden or forgotten is not taken in any more, also not by an insertion that was
+    decided before and comes late.
     """
 
     def __init__(self, graph: HotGraph, node: LocalNode, model: str) -> None:
@@ -40,6 +48,8 @@ class Residency:
         self.resident_max = 0
         self._node = node
         self._limiter = trio.CapacityLimiter(1)
+        self._departed: dict[MemoryId, None] = {}
+        self._accesses: Counter[MemoryId] = Counter()
 
     async def load(self, db: Database) -> int:
         """Fill the graph from the database, warmest first, up to the ceiling; how many."""
@@ -61,8 +71,16 @@ class Residency:
         return len(self.graph)
 
     async def add(self, rows: Sequence[tuple[Memory, NDArray[np.float32]]]) -> None:
-        """Make freshly stored memories resident."""
-        await self._insert([Stored(memory, vector) for memory, vector in rows])
+        """Make freshly stored memories resident. Not cancellable.
+
+        When the graph cannot take them they are found as cold rows.
+        """
+        try:
+            with trio.CancelScope(shield=True):
+                await self._insert([Stored(memory, vector) for memory, vector in rows])
+        except IndexFault as error:
+            self.has_cold = True
+            log.warning("%d stored memories stay cold: %s", len(rows), error)
 
     async def reload(self, db: Database, ids: Sequence[MemoryId]) -> int:
         """Make cold memories resident again, as their rows are now; how many."""
@@ -75,13 +93,43 @@ class Residency:
         await self._drop_dead(db, [row.memory.id for row in rows])
         return len(rows)
 
+    async def readmit(self, db: Database, memory_id: MemoryId) -> None:
+        """Make a recovered memory resident, if its row is still live."""
+        self._departed.pop(memory_id, None)
+        self.has_cold = True
+        await self.reload(db, [memory_id])
+
     async def hide(self, ids: Sequence[MemoryId]) -> None:
-        """Take soft-deleted memories out of every search."""
-        await trio.to_thread.run_sync(self.graph.hide, list(ids), limiter=self._limiter)
+        """Take soft-deleted memories out of every search. Not cancellable."""
+        self._depart(ids)
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self.graph.hide, list(ids), limiter=self._limiter)
 
     async def forget(self, ids: Sequence[MemoryId]) -> None:
-        """Take memories out and overwrite their vectors."""
-        await trio.to_thread.run_sync(self.graph.forget, list(ids), limiter=self._limiter)
+        """Take memories out and overwrite their vectors. Not cancellable."""
+        self._depart(ids)
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self.graph.forget, list(ids), limiter=self._limiter)
+
+    async def doubt(self, ids: Sequence[MemoryId]) -> None:
+        """Leave it to the rows whether these memories still exist. Not cancellable."""
+        self.has_cold = True
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self.graph.hide, list(ids), limiter=self._limiter)
+
+    def touch(self, ids: Sequence[MemoryId], now_ms: int) -> None:
+        """Note that memories were recalled."""
+        self.graph.touch(ids, now_ms)
+        self._accesses.update(ids)
+
+    def note_accesses(self, accesses: Mapping[MemoryId, int]) -> None:
+        """Take accesses back that could not be written down."""
+        self._accesses.update(accesses)
+
+    def take_accesses(self) -> dict[MemoryId, int]:
+        """How often memories were recalled since the last call."""
+        taken, self._accesses = dict(self._accesses), Counter()
+        return taken
 
     def evict(self, ids: Sequence[MemoryId]) -> int:
         """Take memories out; their rows stay and are cold from now on."""
@@ -96,16 +144,28 @@ class Residency:
         if dead:
             await self.forget(dead)
 
+    def _depart(self, ids: Sequence[MemoryId]) -> None:
+        self._departed.update(dict.fromkeys(ids))
+        for oldest in list(self._departed)[: max(len(self._departed) - DEPARTED, 0)]:
+            del self._departed[oldest]
+
     async def _insert(self, rows: Sequence[Stored]) -> None:
         if not rows:
             return
-        residents = [memories.resident(row.memory, self._node.node_id) for row in rows]
-        vectors = np.stack([row.vector for row in rows])
-        insert = partial(self.graph.insert, residents, vectors)
         if len(rows) <= INLINE_ROWS:
-            report: InsertReport = insert()
+            report = self._insert_now(rows)
         else:
-            report = await trio.to_thread.run_sync(insert, limiter=self._limiter)
+            report = await trio.to_thread.run_sync(self._insert_now, rows, limiter=self._limiter)
         if report.evicted or report.refused:
             self.has_cold = True
         self.resident_max = max(self.resident_max, len(self.graph))
+
+    def _insert_now(self, rows: Sequence[Stored]) -> InsertReport:
+        """In one thread at a time with `hide` and `forget`, so the check holds to the end."""
+        staying = [row for row in rows if row.memory.id not in self._departed]
+        if not staying:
+            return InsertReport(0, 0, (), ())
+        return self.graph.insert(
+            [memories.resident(row.memory, self._node.node_id) for row in staying],
+            np.stack([row.vector for row in staying]),
+        )

@@ -120,23 +120,13 @@ LIMIT :limit OFFSET :offset;
 
 -- name: count_access
 -- Recalled memories grow warmer.
-UPDATE memories SET access_count = access_count + 1 WHERE id = ANY (:ids::bytea[]);
+UPDATE memories m SET access_count = m.access_count + a.n
+FROM unnest(:ids::bytea[], :counts::bigint[]) AS a (id, n) WHERE m.id = a.id;
 
 -- name: soft_delete
 -- Hide rows here; retention purges them later.
 UPDATE memories SET deleted_at = :now, updated_at = :now, updated_by = :actor
 WHERE id = ANY (:ids::bytea[]) AND deleted_at IS NULL
-RETURNING id;
-
--- name: expire_met
--- Expired rows of one text make room for a fresh one.
-UPDATE memories SET deleted_at = :now, updated_at = :now
-WHERE agent_id = :agent_id AND project_id IS NOT DISTINCT FROM :project_id
-  AND scope_label IS NOT DISTINCT FROM :scope_label AND deleted_at IS NULL
-  AND expires_at IS NOT NULL AND expires_at <= :now
-  AND ((hash_version = :hash_version AND content_hash = :content_hash)
-    OR (:source_id::text IS NOT NULL AND source_id = :source_id)
-    OR (:idempotency_key::text IS NOT NULL AND idempotency_key = :idempotency_key))
 RETURNING id;
 
 -- name: undelete

@@ -13,4 +13,4 @@ ROOT = str(Path(__file__).resolve().parent.parent)
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
-pytest_plugins = ["tests.support.island", "tests.support.postgres"]
+pytest_plugins = ["tests.support.island", "tests.support.postgres", "tests.support.memory"]

@@ -1,0 +1,261 @@
+"""Routes of memories: remember, recall, read, delete, forget, recover."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from node.http.problems import body_of, status_of
+from node.http.routing import Call, Reply, Routes
+from node.http.shapes import (
+    AgentQuery,
+    BatchBody,
+    IdsBody,
+    OneIdBody,
+    PageQuery,
+    RecallBody,
+    RememberBody,
+    SearchQuery,
+    parse,
+    read_cursor,
+    write_cursor,
+)
+from node.http.tokens import Permission
+from node.http.views import (
+    answer_view,
+    event_view,
+    memory_view,
+    remembered_view,
+)
+from node.memory import forget as ending
+from node.memory import reading
+from node.memory.recall import Question, recall
+from node.memory.remember import MAX_BATCH, Draft, Remembered, remember, remember_batch
+from storage.errors import ContentTooLarge, InvalidInput, MnemeshError
+from storage.model import AgentId, MemoryId, Visibility, id_text, parse_id
+
+routes = Routes()
+
+
+@routes.add("POST", "/api/memory/remember", need=Permission.REMEMBER, shape=RememberBody)
+async def remember_one(call: Call, given: RememberBody) -> Reply:
+    """Store a memory, or count the equal one that is there."""
+    result = await remember(call.services.memory, draft(call, given))
+    return Reply(remembered_view(call.services, result))
+
+
+@routes.add("POST", "/api/memory/remember/batch", need=Permission.REMEMBER, shape=BatchBody)
+async def remember_many(call: Call, given: BatchBody) -> Reply:
+    """Store up to 500 memories; each has its own result."""
+    if not 1 <= len(given.memories) <= MAX_BATCH:
+        raise InvalidInput(f"memories must have 1 to {MAX_BATCH} items")
+    defaults = {"agent_id": given.agent_id, "project": given.project}
+    return Reply(tally(await store(call, given.memories, defaults)))
+
+
+async def store(
+    call: Call, items: list[Any], defaults: dict[str, str | None]
+) -> list[dict[str, Any]]:
+    """One result per raw item, in order: its row, or its own error."""
+    results: list[dict[str, Any]] = [{} for _ in items]
+    drafts: dict[int, Draft] = {}
+    for position, item in enumerate(items):
+        try:
+            drafts[position] = draft(call, _item(item, defaults))
+        except MnemeshError as error:
+            results[position] = _failure(error)
+    if drafts:
+        stored = await remember_batch(call.services.memory, list(drafts.values()))
+        for position, outcome in zip(drafts, stored, strict=True):
+            if isinstance(outcome, Remembered):
+                results[position] = {"status": 200} | remembered_view(call.services, outcome)
+            else:
+                results[position] = _failure(outcome)
+    return results
+
+
+def tally(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Results with their counts."""
+    failed = sum("error" in result for result in results)
+    deduped = sum(result.get("deduped", False) for result in results)
+    return {
+        "results": results,
+        "stored": len(results) - failed - deduped,
+        "deduped": deduped,
+        "failed": failed,
+    }
+
+
+def draft(call: Call, given: RememberBody) -> Draft:
+    """What a body asks to remember. Raises InvalidInput and whatever the scope refuses."""
+    agent = call.agent(given.agent_id)
+    limit = call.services.memory.settings.max_bytes
+    if len(given.content) > limit:
+        raise ContentTooLarge(f"content exceeds {limit} bytes")
+    return Draft(
+        content=given.content,
+        agent_id=agent.id,
+        project_id=call.project(given.project),
+        type=given.type,
+        tags=given.tags,
+        who=given.who,
+        importance=given.importance,
+        pinned=given.pinned,
+        visibility=Visibility(given.visibility),
+        scope_label=given.scope,
+        source_type=given.source_type,
+        source_id=given.source_id,
+        idempotency_key=given.idempotency_key,
+        expires_at=_expiry(call, given),
+        created_at=given.created_at,
+        vector=None if given.vector is None else np.asarray(given.vector, np.float32),
+        actor=call.who.actor,
+    )
+
+
+@routes.add("POST", "/api/memory/recall", need=Permission.RECALL, shape=RecallBody)
+async def recall_for(call: Call, given: RecallBody) -> Reply:
+    """Answer a question from memory."""
+    question = Question(
+        query=given.query,
+        agent=call.agent(given.agent_id),
+        limit=given.limit,
+        about=_about(call, given.about),
+        superseded=given.include_superseded,
+        fast=given.fast,
+        vector=None if given.vector is None else np.asarray(given.vector, np.float32),
+    )
+    answer = await recall(call.services.memory, question)
+    return Reply(answer_view(call.services, answer, given.limit))
+
+
+@routes.add("GET", "/api/memory/search", need=Permission.RECALL, shape=SearchQuery)
+async def search(call: Call, given: SearchQuery) -> Reply:
+    """Answer a question given in the query string."""
+    question = Question(
+        query=given.q,
+        agent=call.agent(given.agent_id),
+        limit=given.limit,
+        about=_about(call, given.about),
+        superseded=given.include_superseded,
+        fast=given.fast,
+    )
+    answer = await recall(call.services.memory, question)
+    return Reply(answer_view(call.services, answer, given.limit))
+
+
+@routes.add("POST", "/api/memory/delete", need=Permission.FORGET, shape=IdsBody)
+async def delete(call: Call, given: IdsBody) -> Reply:
+    """Hide memories for the recovery window; peers drop their copies at once."""
+    agent = call.agent(given.agent_id)
+    ids = _ids(call, given)
+    hidden = await ending.soft_delete(
+        call.services.memory, agent, ids, actor=call.who.actor, reason=given.reason
+    )
+    already = [one for one in ids if one not in set(hidden)]
+    return Reply({"deleted": [*map(id_text, hidden)], "already": [*map(id_text, already)]})
+
+
+@routes.add("POST", "/api/memory/forget", need=Permission.FORGET, shape=IdsBody)
+async def forget(call: Call, given: IdsBody) -> Reply:
+    """Remove memories for good, here and at every peer."""
+    agent = call.agent(given.agent_id)
+    ids = _ids(call, given)
+    done = await ending.forget(
+        call.services.memory, agent, ids, actor=call.who.actor, reason=given.reason
+    )
+    already = set(done.already)
+    return Reply(
+        {
+            "forgotten": [id_text(one) for one in ids if one not in already],
+            "already": [*map(id_text, done.already)],
+        }
+    )
+
+
+@routes.add(
+    "POST", "/api/memory/recover", need=Permission.RECOVER, shape=OneIdBody, operation="modify"
+)
+async def recover(call: Call, given: OneIdBody) -> Reply:
+    """Undo a delete within its window."""
+    agent = call.agent(given.agent_id)
+    done = await ending.recover(
+        call.services.memory, agent, parse_id(given.id, "id"), actor=call.who.actor
+    )
+    view = memory_view(call.services, done.memory)
+    return Reply(view | {"recovered_from": id_text(done.recovered_from)})
+
+
+@routes.add("GET", "/api/memory/{id}", need=Permission.RECALL, shape=AgentQuery)
+async def get(call: Call, given: AgentQuery) -> Reply:
+    """One memory."""
+    agent = call.agent(given.agent_id)
+    memory = await reading.get(call.services.memory, agent, parse_id(call.path["id"], "id"))
+    return Reply(memory_view(call.services, memory))
+
+
+@routes.add("GET", "/api/memory/{id}/history", need=Permission.RECALL, shape=AgentQuery)
+async def history(call: Call, given: AgentQuery) -> Reply:
+    """What happened to a memory, also after it is gone."""
+    agent = call.agent(given.agent_id)
+    memory_id = parse_id(call.path["id"], "id")
+    events = await reading.events(call.services.memory, agent, memory_id)
+    return Reply({"id": id_text(memory_id), "events": [event_view(event) for event in events]})
+
+
+@routes.add("GET", "/api/memories", need=Permission.RECALL, shape=PageQuery)
+async def page(call: Call, given: PageQuery) -> Reply:
+    """A page of memories, newest first."""
+    rows = await reading.page(
+        call.services.memory,
+        call.agent(given.agent_id),
+        limit=given.limit,
+        about=_about(call, given.about),
+        before=read_cursor(given.cursor),
+    )
+    body: dict[str, Any] = {
+        "memories": [memory_view(call.services, row) for row in rows],
+        "limit": given.limit,
+    }
+    if len(rows) == given.limit:
+        body["nextCursor"] = write_cursor(rows[-1].created_at, rows[-1].id)
+    return Reply(body)
+
+
+def _item(raw: object, defaults: dict[str, str | None]) -> RememberBody:
+    fields = raw if isinstance(raw, dict) else {}
+    given = {name: value for name, value in defaults.items() if value is not None}
+    return parse(RememberBody, given | fields)
+
+
+def _failure(error: MnemeshError) -> dict[str, Any]:
+    return {"status": status_of(error)} | body_of(error)
+
+
+def _expiry(call: Call, given: RememberBody) -> datetime | None:
+    if given.ttl_seconds is None:
+        return given.expires_at
+    if given.expires_at is not None:
+        raise InvalidInput("ttl_seconds and expires_at exclude each other")
+    return call.services.memory.now() + timedelta(seconds=given.ttl_seconds)
+
+
+def _about(call: Call, given: str | None) -> AgentId | None:
+    if given is None:
+        return None
+    for agent in call.services.agents.all():
+        if agent.name == given:
+            return agent.id
+    return parse_id(given, "about")
+
+
+def _ids(call: Call, given: IdsBody) -> list[MemoryId]:
+    if (given.id is None) == (given.ids is None):
+        raise InvalidInput("id or ids is required")
+    texts = given.ids if given.ids is not None else [str(given.id)]
+    call.spend("forget" if len(texts) == 1 else "batchForget")
+    return list(
+        dict.fromkeys(parse_id(text, "ids" if given.id is None else "id") for text in texts)
+    )

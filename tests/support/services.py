@@ -1,0 +1,198 @@
+"""What the edges of a node receive, made of real use cases; only the mesh is a stand-in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+import yaml
+from prometheus_client import CollectorRegistry
+
+from node.agents import AgentDirectory
+from node.config import Config, load_config, parse_config
+from node.embed.bundled import load_bundled
+from node.http.app import build
+from node.http.auth import Authority
+from node.http.guard import Guard
+from node.http.tokens import Claims, sign
+from node.memory.context import MemoryContext
+from node.reload import Reloader
+from node.telemetry.metrics import Metrics, build_metrics
+from node.workspace import Workspace
+from storage.access import LiveAccess, ProjectAccess
+from storage.island import Island
+from storage.local import LocalNode
+from storage.pool import Database
+from tests.support.memory import World, make_world
+
+SECRET = bytes(range(32))
+PORT = 3850
+
+
+class FakeMesh:
+    """A mesh without members."""
+
+    def members(self) -> list[Any]:
+        return []
+
+    def status(self) -> Mapping[str, Any]:
+        return {"members": 0}
+
+
+class FakeProjects:
+    """Remembers what it was asked."""
+
+    def __init__(self, access: LiveAccess) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self._access = access
+
+    def all(self) -> list[ProjectAccess]:
+        return list(self._access.current.projects.values())
+
+    async def admit(
+        self, name: str, certificate_pem: str, address: str, domain: str = ""
+    ) -> dict[str, Any]:
+        self.asked.append(("admit", name, address))
+        return {"v": 1}
+
+    async def join(self, invitation: Mapping[str, Any]) -> dict[str, Any]:
+        self.asked.append(("join", dict(invitation)))
+        return {"joined": None, "pending": True}
+
+    async def revoke(self, name: str, node_id_hex: str) -> None:
+        self.asked.append(("revoke", name, node_id_hex))
+
+
+@dataclass
+class EdgeServices:
+    """The fields of `node.services.Services` that the edges use."""
+
+    workspace: Workspace
+    reloader: Reloader
+    island: Island
+    db: Database
+    local: LocalNode
+    access: LiveAccess
+    agents: AgentDirectory
+    projects: FakeProjects
+    memory: MemoryContext
+    mesh: FakeMesh
+    metrics: Metrics
+    started_at: datetime
+    not_ready: str | None = None
+    swept: list[None] = field(default_factory=list)
+
+    async def sweep(self) -> dict[str, object]:
+        self.swept.append(None)
+        return {"removed": 0}
+
+
+@dataclass
+class Edge:
+    """A node's HTTP side without a socket."""
+
+    world: World
+    services: EdgeServices
+    authority: Authority
+    guard: Guard
+    island: Island
+
+    def configure(self, **sections: Any) -> None:
+        """Put another configuration in force."""
+        self.services.reloader.current = config(**sections)
+
+    def token(self, role: str, scope: dict[str, str] | None = None, **claims: Any) -> str:
+        """A token that holds for an hour."""
+        now = int(self.world.now[0].timestamp())
+        given: dict[str, Any] = {"iat": now, "exp": now + 3600} | claims
+        return sign(Claims(f"token:{role}", role, scope or {}, **given), SECRET)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        token: str | None = None,
+        peer: str = "127.0.0.1",
+        headers: Mapping[str, str] | None = None,
+        **content: Any,
+    ) -> httpx.Response:
+        """One request through the whole application, inside the island."""
+        sent = dict(headers or {})
+        if token is not None:
+            sent["Authorization"] = f"Bearer {token}"
+
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.guard, client=(peer, 40000))
+            async with httpx.AsyncClient(
+                transport=transport, base_url=f"http://127.0.0.1:{PORT}"
+            ) as client:
+                return await client.request(method, path, headers=sent, **content)
+
+        return await self.island.call(ask)
+
+    async def get(self, path: str, **options: Any) -> httpx.Response:
+        return await self.request("GET", path, **options)
+
+    async def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
+        """A JSON body, encoded so that even lone surrogates go through."""
+        headers = {"Content-Type": "application/json"} | options.pop("headers", {})
+        return await self.request(
+            "POST", path, content=json.dumps(body).encode(), headers=headers, **options
+        )
+
+
+def config(**sections: Any) -> Config:
+    """A configuration of these sections; anything else is a default."""
+    return parse_config(sections, {}).config
+
+
+def edge_services(world: World, island: Island, folder: Path, settings: Config) -> EdgeServices:
+    """Services over a world; `folder` becomes the workspace."""
+    workspace = Workspace(folder)
+    workspace.prepare()
+    return EdgeServices(
+        workspace=workspace,
+        reloader=Reloader(settings, lambda: load_config(folder, {})),
+        island=island,
+        db=world.db,
+        local=world.node,
+        access=world.access,
+        agents=world.context.agents,
+        projects=FakeProjects(world.access),
+        memory=world.context,
+        mesh=FakeMesh(),
+        metrics=build_metrics(CollectorRegistry()),
+        started_at=world.now[0],
+    )
+
+
+def open_edge(services: EdgeServices, world: World, island: Island) -> Edge:
+    """The application over services."""
+    authority = Authority(
+        SECRET, lambda: services.reloader.current.auth, lambda: world.now[0].timestamp()
+    )
+    guard = build(services, authority, PORT)  # type: ignore[arg-type]
+    return Edge(world, services, authority, guard, island)
+
+
+@pytest.fixture
+async def edge(db: Database, island: Island, tmp_path: Path) -> AsyncIterator[Edge]:
+    """The HTTP side of a node on an empty database; a test has 60 seconds."""
+    with trio.fail_after(60):
+        (tmp_path / "node").mkdir(mode=0o700)
+        world = await make_world(db, tmp_path, embedder=load_bundled())
+        services = edge_services(world, island, tmp_path / "workspace", config())
+        yield open_edge(services, world, island)
+
+
+def write_config(folder: Path, **sections: Any) -> None:
+    """An `agent.yaml` in a workspace."""
+    (folder / "agent.yaml").write_text(yaml.safe_dump(sections), encoding="utf-8")

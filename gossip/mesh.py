@@ -114,9 +114,16 @@ class Mesh:
         """Both clocks."""
         return Moment(int(self.node.wall().timestamp() * 1000), self.mono_ms())
 
-    def wake_walks(self) -> None:
-        """Own announcements wait to be walked."""
+    def wake(self) -> None:
+        """Own announcements or outbox rows were committed."""
         self.announced.set()
+        self.wake_outbox()
+
+    def address(self) -> str:
+        """Where peers reach this node; empty when it does not listen."""
+        if self.settings.advertise is not None:
+            return self.settings.advertise
+        return self.bound[0] if self.bound else self.settings.listen or ""
 
     def wake_outbox(self) -> None:
         """Outbox rows wait to be carried."""

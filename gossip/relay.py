@@ -56,14 +56,18 @@ class RelayCache:
 
     def drop_memories(self, ids: Collection[MemoryId]) -> int:
         """Drop all bodies about these memories; how many there were."""
-        gone = set(ids)
-        return self.drop([key for key, (_, body) in self._bodies.items() if body.memory_id in gone])
+        return self.drop(self.of_memories(ids))
+
+    def of_memories(self, ids: Collection[MemoryId]) -> list[bytes]:
+        """Diff ids of bodies about these memories."""
+        wanted = set(ids)
+        return [key for key, (_, body) in list(self._bodies.items()) if body.memory_id in wanted]
 
     def about(self, scope_id: bytes) -> list[bytes]:
         """Diff ids of bodies that belong to an agent or a project."""
         return [
             key
-            for key, (_, body) in self._bodies.items()
+            for key, (_, body) in list(self._bodies.items())
             if scope_id in (body.agent_id, body.project_id)
         ]
 

@@ -114,6 +114,14 @@ async def announce_cards(mesh: Mesh) -> None:
         await _quietly(introductions.send_cards(mesh, channel))
 
 
+async def relink(mesh: Mesh) -> None:
+    """A project is new here: hellos name projects, so links to its members start anew."""
+    for channel in mesh.links.live():
+        wanted = {each.project_id for each in mesh.access.current.shared_with(channel.peer_id)}
+        if wanted - channel.shared_projects:
+            await channel.aclose("projects_changed")
+
+
 async def _recall_profiles(mesh: Mesh) -> None:
     """Profiles of peers survive a restart, so that the first walks know where to go."""
     nodes = mesh.access.current.nodes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
 
@@ -51,6 +52,8 @@ class AgentDirectory:
         self._embedder = embedder
         self._by_name: dict[str, AgentProfile] = {}
         self._by_id: dict[AgentId, AgentProfile] = {}
+        self._dropped: dict[AgentId, str] = {}
+        self._changed: Callable[[], Awaitable[None]] | None = None
 
     async def load(self) -> None:
         """Read all agents; the node's own `default` agent is made on first start."""
@@ -58,6 +61,10 @@ class AgentDirectory:
             self._keep(agent)
         if DEFAULT_AGENT not in self._by_name:
             await self.put(DEFAULT_AGENT, read_policy=ReadPolicy.SHARED)
+
+    def on_change(self, told: Callable[[], Awaitable[None]]) -> None:
+        """`told` runs after an agent was made or vouched for."""
+        self._changed = told
 
     def all(self) -> list[AgentProfile]:
         """All agents of this node by name."""
@@ -137,7 +144,7 @@ class AgentDirectory:
         self._node.keys.create_agent(agent.id)
         await self._db.transact(self._put, agent, vector, self._node.wall())
         self._keep(agent)
-        await self._access.reload(self._db)
+        await self._tell()
         return agent
 
     async def vouch(self, project_id: ProjectId) -> int:
@@ -146,7 +153,7 @@ class AgentDirectory:
         for agent in self.all():
             if agent.project_id in (None, project_id):
                 made += await self._db.transact(self._vouch, agent, project_id)
-        await self._access.reload(self._db)
+        await self._tell()
         return made
 
     def drop(self, agent_id: AgentId) -> None:
@@ -154,6 +161,17 @@ class AgentDirectory:
         agent = self._by_id.pop(agent_id, None)
         if agent is not None:
             self._by_name.pop(agent.name, None)
+            self._dropped[agent_id] = agent.name
+
+    def former_name(self, agent_id: AgentId) -> str | None:
+        """The name of an agent, also after it was dropped in this process."""
+        agent = self._by_id.get(agent_id)
+        return agent.name if agent else self._dropped.get(agent_id)
+
+    async def _tell(self) -> None:
+        await self._access.reload(self._db)
+        if self._changed is not None:
+            await self._changed()
 
     def _keep(self, agent: AgentProfile) -> None:
         self._by_name[agent.name] = agent

@@ -5,22 +5,26 @@ Made once by the composition root; nothing here is looked up by name.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
+import trio
+
 from erasure.context import ErasureContext
-from gossip.service import Mesh
+from gossip.mesh import Mesh
 from node.agents import AgentDirectory
 from node.memory.context import MemoryContext
 from node.projects import ProjectDesk
 from node.reload import Reloader
 from node.telemetry.metrics import Metrics
+from node.workers.eviction import Eviction
+from node.workers.retention import Retention
 from node.workspace import Workspace
 from storage.access import LiveAccess
 from storage.island import Island
 from storage.local import LocalNode
 from storage.pool import Database
+from storage.reserve import LastLife
 
 
 @dataclass(slots=True)
@@ -39,6 +43,13 @@ class Services:
     erasure: ErasureContext
     mesh: Mesh
     metrics: Metrics
-    sweep: Callable[[], Awaitable[dict[str, object]]]
+    retention: Retention
+    eviction: Eviction
+    last_life: LastLife
     started_at: datetime
+    roster_due: trio.Event = field(default_factory=trio.Event)
     not_ready: str | None = "starting"
+
+    async def sweep(self) -> dict[str, object]:
+        """All steps of retention, now."""
+        return await self.retention.sweep()

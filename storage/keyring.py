@@ -146,6 +146,10 @@ class KeyStore:
         path = self._agent_path(agent_id)
         return self._signing_key(path, create=False) if path.exists() else None
 
+    def has_agent(self, agent_id: AgentId) -> bool:
+        """Is the agent's key here."""
+        return self._agent_path(agent_id).exists()
+
     def remove_agent(self, agent_id: AgentId) -> bool:
         """Destroy an agent's key, as its erasure asks. True when there was one."""
         return _unlink(self._agent_path(agent_id))

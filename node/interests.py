@@ -1,0 +1,45 @@
+"""What this node's agents care about, as gossip advertises it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossip.mesh import Interests
+from storage import memories
+from storage.local import LocalNode
+from storage.model import AgentProfile, MemoryId
+from storage.pool import Database, Tx
+
+MEAN_OF = 500
+SAMPLE = 512
+
+
+async def interests(
+    db: Database, node: LocalNode, model: str, agents: list[AgentProfile], k_min: int
+) -> Interests:
+    """One position for each agent: the mean of its own newest memories, or before it owns
+    `k_min` of them the vector of its description."""
+    return await db.read(_interests, node, model, agents, k_min)
+
+
+async def _interests(
+    tx: Tx, node: LocalNode, model: str, agents: list[AgentProfile], k_min: int
+) -> Interests:
+    positions: list[tuple[MemoryId, NDArray[np.float32]]] = []
+    for agent in agents:
+        if agent.project_id is None:
+            continue
+        own = await memories.agent_vectors(tx, agent.id, model, node.node_id, MEAN_OF)
+        position = await memories.position_of(tx, agent.id)
+        described = (
+            await memories.with_vectors(tx, [position.id], model) if position is not None else []
+        )
+        if len(own) >= k_min:
+            mean = np.stack(own).mean(axis=0, dtype=np.float64).astype(np.float32)
+            key = position.id if position is not None else agent.id
+            if np.linalg.norm(mean) > 0:
+                positions.append((key, np.asarray(mean, dtype=np.float32)))
+        elif described:
+            positions.append((described[0].memory.id, described[0].vector))
+    return Interests(tuple(positions), await memories.sample_vectors(tx, model, SAMPLE))

@@ -1,0 +1,112 @@
+"""Places above the database that can hold a copy of a memory, as an erasure sees them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+from erasure.tiers import MemoryTier, Probe, Target, TierRegistry
+from gossip.relay import RelayCache
+from node.agents import AgentDirectory
+from node.memory.residency import Residency
+from node.workspace import Workspace
+from storage import memories
+from storage.keyring import KeyStore
+from storage.model import MemoryId, Scope, ScopeKind
+from storage.pool import Database
+
+
+def build_tiers(
+    db: Database,
+    residency: Residency,
+    relay: RelayCache,
+    workspace: Workspace,
+    keys: KeyStore,
+    agents: AgentDirectory,
+) -> TierRegistry:
+    """The hot graph, the relay cache and the files of agents; and the read paths to probe."""
+
+    async def by_id(ids: Collection[MemoryId]) -> int:
+        return len(await db.read(memories.by_ids, list(ids)))
+
+    async def resident(ids: Collection[MemoryId]) -> int:
+        return sum(memory_id in residency.graph for memory_id in ids)
+
+    async def reloadable(ids: Collection[MemoryId]) -> int:
+        return len(await db.read(memories.with_vectors, list(ids), residency.model))
+
+    return TierRegistry(
+        graph=residency.graph,
+        memory=(_relayed(relay), _agent_files(workspace, keys, agents)),
+        probes=(
+            Probe("fetch by id", by_id),
+            Probe("hot graph", resident),
+            Probe("re-load of cold rows", reloadable),
+        ),
+    )
+
+
+def drop_scope(
+    residency: Residency, relay: RelayCache, agents: AgentDirectory, scope: Scope
+) -> None:
+    """A scope's epoch was closed: nothing of it may be found from now on."""
+    relay.drop(relay.about(scope.id))
+    members = [
+        each.id
+        for each in residency.graph.residents()
+        if scope.id == (each.agent_id if scope.kind is ScopeKind.AGENT else each.project_id)
+    ]
+    residency.graph.hide(members)
+    if scope.kind is ScopeKind.AGENT:
+        agents.drop(scope.id)
+
+
+def _relayed(relay: RelayCache) -> MemoryTier:
+    def named(target: Target) -> list[str]:
+        diffs = set(relay.of_memories(target.ids))
+        if target.scope is not None and target.all_of_scope:
+            diffs |= set(relay.about(target.scope.id))
+        return [diff_id.hex() for diff_id in sorted(diffs)]
+
+    def remove(target: Target, names: Collection[str]) -> int:
+        return relay.drop([bytes.fromhex(name) for name in names])
+
+    return MemoryTier(
+        "mem.gossip", named, remove, lambda target: len(named(target)), level="L1", how="drain"
+    )
+
+
+def _agent_files(workspace: Workspace, keys: KeyStore, agents: AgentDirectory) -> MemoryTier:
+    """The agent's signing key and its folder of identity files, at its home node."""
+
+    def folder(target: Target) -> Path | None:
+        if target.scope is None or target.scope.kind is not ScopeKind.AGENT:
+            return None
+        name = agents.former_name(target.scope.id)
+        path = workspace.agents / name if name else None
+        return (
+            path if path is not None and path.is_dir() and path.parent == workspace.agents else None
+        )
+
+    def named(target: Target) -> list[str]:
+        if target.scope is None or target.scope.kind is not ScopeKind.AGENT:
+            return []
+        if not target.all_of_scope:
+            return []
+        found = ["signing key"] if keys.has_agent(target.scope.id) else []
+        return [*found, "identity files"] if folder(target) else found
+
+    def remove(target: Target, names: Collection[str]) -> int:
+        removed = 0
+        if target.scope is not None and "signing key" in names:
+            removed += keys.remove_agent(target.scope.id)
+        path = folder(target)
+        if path is not None and "identity files" in names:
+            shutil.rmtree(path)
+            removed += 1
+        return removed
+
+    return MemoryTier(
+        "file.agent", named, remove, lambda target: len(named(target)), level="L2", how="unlink"
+    )

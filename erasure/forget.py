@@ -21,7 +21,7 @@ from storage.local import LocalNode
 from storage.model import Hlc, Memory, MemoryId, NodeId, ProjectId, Scope, ScopeKind
 from storage.outbox import Topic
 from storage.pool import Tx
-from storage.records import TombstoneBody
+from storage.records import InvalidRecord, TombstoneBody
 from storage.tombstones import Tombstone
 
 
@@ -106,11 +106,15 @@ async def apply_tombstone(
     """Forget by a peer's word: verify who signed, then the same steps, then our own holders.
 
     Content that never was here leaves its tombstone all the same, so that a late copy is
-    refused. Raises BadSignature or InvalidRecord, and changes nothing then.
+    refused. A row that waits here as a soft delete keeps waiting when its own tombstone comes
+    back. Raises BadSignature or InvalidRecord, also when the memory here is of another agent or
+    project than the signer speaks for, and changes nothing then.
     """
     body = access.check_tombstone(wire)
     now = node.wall()
     rows = await memories.by_ids(tx, [body.target], lock=True)
+    if any((row.agent_id, row.project_id) != (body.agent, body.project) for row in rows):
+        raise InvalidRecord("the tombstone is not of the memory's agent and project")
     seq = await tombstones.insert(
         tx,
         Tombstone(
@@ -135,9 +139,11 @@ async def apply_tombstone(
     told = 0
     if seq is not None:
         told = await _spread(tx, node, {body.target: wire}, body.home, body.project, now, {peer})
+    else:
+        rows = [row for row in rows if row.deleted_at is None]
     await _purge(tx, rows, now=now, actor=f"peer:{peer.hex()}", reason=None)
     if not rows:
-        await diffs.purge_of_memories(tx, [body.target])
+        await diffs.purge_of_agent(tx, [body.target], body.agent)
     if seq is None:
         return Forgotten(already=(body.target,))
     return Forgotten(gone=(body.target,), told=told, tombstones={body.target: wire})

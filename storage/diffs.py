@@ -148,6 +148,11 @@ async def purge_of_memories(tx: Tx, ids: Sequence[MemoryId]) -> int:
     return len(await tx.fetch(SQL.purge_of_memories, ids=list(ids)))
 
 
+async def purge_of_agent(tx: Tx, ids: Sequence[MemoryId], agent_id: AgentId) -> int:
+    """Remove the announcements of memories as far as this agent made them; how many."""
+    return len(await tx.fetch(SQL.purge_of_agent, ids=list(ids), agent_id=agent_id))
+
+
 async def load_seen(tx: Tx, diff_id: bytes) -> Seen | None:
     """The memory of a walk."""
     row = await tx.fetchrow(SQL.seen, diff_id=diff_id)

@@ -39,6 +39,10 @@ ORDER BY d.hlc LIMIT :limit;
 -- The announcements of forgotten memories hold their text.
 DELETE FROM diffs WHERE memory_id = ANY (:ids::bytea[]) RETURNING diff_id;
 
+-- name: purge_of_agent
+-- The same, but only those that the agent made: a tombstone speaks for its signer's memories.
+DELETE FROM diffs WHERE memory_id = ANY (:ids::bytea[]) AND agent_id = :agent_id RETURNING diff_id;
+
 -- name: insert_seen
 -- A walk passed here.
 INSERT INTO seen (diff_id, first_hlc, expires_at, drop_after, energy_in, energy_out, fanout, sent, senders, outcome)

@@ -141,7 +141,7 @@ async def test_l_23_the_whitespace_flag_never_changes_the_hash(world: World) -> 
     agent, other = await world.agent("a1"), await world.agent("a2")
     text = "\r\nLine one\r\n\r\nline  two ;"
     folded = await world.store(agent, text)
-    world.set(collapse_storage_whitespace=False)
+    world.configure(collapse_storage_whitespace=False)
     kept = await world.store(other, text)
     assert (folded.content, kept.content) == ("Line one line two ;", "Line one\n\nline  two ;")
     assert folded.content_hash == kept.content_hash

@@ -98,7 +98,7 @@ class World:
         """Move the wall clock."""
         self.now[0] += timedelta(**delta)
 
-    def set(self, **changes: Any) -> None:
+    def configure(self, **changes: Any) -> None:
         """Change memory settings."""
         self.context.settings = replace(self.context.settings, **changes)
 

@@ -84,6 +84,8 @@ async def refresh_profile(mesh: Mesh) -> None:
     )
     old = mesh.own_profile
     mono = mesh.mono_ms()
+    if old is None and not entries:
+        return  # nobody here cares about anything yet; the first interest is told at once
     if not profile.due(old, entries, mono - mesh.own_profile_at):
         return
     configured = mesh.settings.tau

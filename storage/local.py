@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,5 +40,5 @@ class LocalNode:
         return scope.handle(self.gate.handle_key)
 
     def new_id(self) -> bytes:
-        """16 random bytes for a memory, an agent or a project."""
-        return self.random_bytes(16)
+        """16 random bytes for a memory, an agent or a project, marked as a UUID of version 4."""
+        return uuid.UUID(bytes=self.random_bytes(16), version=4).bytes

@@ -62,6 +62,8 @@ async def forget(
         await context.residency.doubt(chosen)
         raise
     await context.residency.forget(chosen)
+    if done.told:
+        context.announced()
     return done
 
 
@@ -84,6 +86,7 @@ async def soft_delete(
         await context.residency.doubt(ids)
         raise
     await context.residency.hide(hidden)
+    context.announced()
     return hidden
 
 

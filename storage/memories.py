@@ -195,6 +195,7 @@ async def list_page(
     before: tuple[datetime, MemoryId] | None = None,
 ) -> list[Memory]:
     """Visible rows, newest first; `before` is the place of the last row of the page before."""
+    await tx.execute(SQL.plan_for_values)
     rows = await tx.fetch(
         SQL.list_page,
         agent_id=agent_id,
@@ -237,6 +238,7 @@ async def search_words(
     that more than `cap` rows hold ranks an arbitrary `cap` of them, so common words stay cheap;
     `total` is the number of rows that rarity is measured against.
     """
+    await tx.execute(SQL.plan_for_values)
     rows = await tx.fetch(
         SQL.search_words,
         words=list(words),
@@ -264,6 +266,7 @@ async def search_vectors(
     superseded: bool,
 ) -> list[Found]:
     """Exact nearest visible rows, for unit vectors."""
+    await tx.execute(SQL.plan_for_values)
     rows = await tx.fetch(
         SQL.search_vectors,
         vector=vector,
@@ -351,6 +354,7 @@ async def export_page(
     tx: Tx, agent_id: AgentId, reader: Reader, now: datetime, *, after: MemoryId | None, limit: int
 ) -> list[Memory]:
     """Rows of one agent in id order, behind `after`."""
+    await tx.execute(SQL.plan_for_values)
     rows = await tx.fetch(
         SQL.export_page,
         agent_id=agent_id,

@@ -142,6 +142,7 @@ CREATE UNIQUE INDEX memories_idempotency ON memories
     (agent_id, project_id, scope_label, idempotency_key) NULLS NOT DISTINCT
     WHERE idempotency_key IS NOT NULL AND deleted_at IS NULL;
 CREATE INDEX memories_agent ON memories (agent_id, created_at DESC, id DESC);
+CREATE INDEX memories_newest ON memories (created_at DESC, id DESC);
 CREATE INDEX memories_project ON memories (project_id, created_at DESC, id DESC);
 CREATE INDEX memories_words ON memories USING gin (words);
 CREATE INDEX memories_deleted ON memories (deleted_at, id) WHERE deleted_at IS NOT NULL;

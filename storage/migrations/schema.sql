@@ -888,6 +888,8 @@ CREATE INDEX memories_expires ON public.memories USING btree (expires_at) WHERE 
 
 CREATE UNIQUE INDEX memories_idempotency ON public.memories USING btree (agent_id, project_id, scope_label, idempotency_key) NULLS NOT DISTINCT WHERE ((idempotency_key IS NOT NULL) AND (deleted_at IS NULL));
 
+CREATE INDEX memories_newest ON public.memories USING btree (created_at DESC, id DESC);
+
 CREATE INDEX memories_project ON public.memories USING btree (project_id, created_at DESC, id DESC);
 
 CREATE UNIQUE INDEX memories_source ON public.memories USING btree (agent_id, project_id, scope_label, source_type, source_id) NULLS NOT DISTINCT WHERE ((source_id IS NOT NULL) AND (deleted_at IS NULL));

@@ -52,6 +52,11 @@ SELECT m.* FROM live_rows m
 WHERE m.id = ANY (:ids::bytea[])
   AND memory_visible(m, :reader, :policy, :group, :projects, :now, :with_superseded);
 
+-- name: plan_for_values
+-- Plan the reads of this transaction for the reader at hand: what one agent may see is an index
+-- away, what everybody may see is not.
+SET LOCAL plan_cache_mode = force_custom_plan;
+
 -- name: list_page
 -- A page of visible rows, newest first, behind a (created_at, id) cursor.
 SELECT m.* FROM live_rows m
@@ -63,7 +68,7 @@ ORDER BY m.created_at DESC, m.id DESC
 LIMIT :limit;
 
 -- name: search_words
--- Rows by rare words first: BM25 over term presence, each term's rows capped before they are ranked.
+-- Rows by rare words first: BM25 over term presence, each term's visible rows capped before they are ranked.
 WITH terms AS MATERIALIZED (
     SELECT row_number() OVER () AS term, q FROM (
         SELECT plainto_tsquery('simple', word) AS q FROM unnest(:words::text[]) AS word
@@ -73,38 +78,43 @@ WITH terms AS MATERIALIZED (
 ), hits AS MATERIALIZED (
     SELECT t.term, h.id, h.size
     FROM terms t CROSS JOIN LATERAL (
-        SELECT m.id, length(m.words) AS size FROM memories m
-        WHERE m.words @@ t.q AND m.deleted_at IS NULL LIMIT :cap
+        SELECT w.id, length(w.words)::float8 AS size
+        FROM memories w JOIN live_rows m ON m.id = w.id AND m.agent_id = w.agent_id
+        WHERE w.words @@ t.q
+          AND memory_visible(m, :reader, :policy, :group, :projects, :now, :with_superseded)
+          AND m.kind <> 'agent'
+          AND (:agent_id::bytea IS NULL OR m.agent_id = :agent_id)
+        LIMIT :cap
     ) h
-), frequency AS (
-    SELECT term, count(*) AS n FROM hits GROUP BY term
-), typical AS (
+), frequency AS MATERIALIZED (
+    SELECT term, ln(1 + (greatest(:total::float8, count(*)) - count(*) + 0.5) / (count(*) + 0.5)) AS rarity
+    FROM hits GROUP BY term
+), typical AS MATERIALIZED (
     SELECT greatest(avg(size), 1) AS size FROM hits
-), ranked AS (
-    SELECT h.id, sum(ln(1 + (greatest(:total::bigint, f.n) - f.n + 0.5) / (f.n + 0.5))
-                     * 2.2 / (1 + 1.2 * (0.25 + 0.75 * h.size / t.size))) AS rank
+), ranked AS MATERIALIZED (
+    SELECT h.id, sum(f.rarity * 2.2 / (1 + 1.2 * (0.25 + 0.75 * h.size / t.size))) AS rank
     FROM hits h JOIN frequency f ON f.term = h.term CROSS JOIN typical t
-    GROUP BY h.id ORDER BY rank DESC, h.id LIMIT :cap
+    GROUP BY h.id ORDER BY rank DESC, h.id LIMIT :limit
 )
 SELECT m.*, r.rank, -(e.vector <#> :vector) AS score
-FROM ranked r JOIN live_rows m ON m.id = r.id
+FROM ranked r JOIN memory_rows m ON m.id = r.id
 LEFT JOIN embeddings e ON e.memory_id = m.id AND e.model = :model
-WHERE memory_visible(m, :reader, :policy, :group, :projects, :now, :with_superseded)
-  AND m.kind <> 'agent'
-  AND (:agent_id::bytea IS NULL OR m.agent_id = :agent_id)
-ORDER BY r.rank DESC, m.id
-LIMIT :limit;
+ORDER BY r.rank DESC, m.id;
 
 -- name: search_vectors
 -- Exact nearest rows by inner product, hot and cold alike.
-SELECT m.*, -(e.vector <#> :vector) AS score
-FROM embeddings e JOIN live_rows m ON m.id = e.memory_id
-WHERE e.model = :model
-  AND m.kind <> 'agent'
-  AND (:agent_id::bytea IS NULL OR e.agent_id = :agent_id)
-  AND memory_visible(m, :reader, :policy, :group, :projects, :now, :with_superseded)
-ORDER BY e.vector <#> :vector
-LIMIT :limit;
+WITH near AS MATERIALIZED (
+    SELECT m.id, e.vector <#> :vector AS distance
+    FROM embeddings e JOIN live_rows m ON m.id = e.memory_id AND m.agent_id = e.agent_id
+    WHERE e.model = :model
+      AND m.kind <> 'agent'
+      AND (:agent_id::bytea IS NULL OR m.agent_id = :agent_id)
+      AND memory_visible(m, :reader, :policy, :group, :projects, :now, :with_superseded)
+    ORDER BY distance
+    LIMIT :limit
+)
+SELECT m.*, -n.distance AS score FROM near n JOIN memory_rows m ON m.id = n.id
+ORDER BY n.distance, m.id;
 
 -- name: with_vectors
 -- Live rows with their vectors by id, for a re-load into the hot graph.

@@ -1,0 +1,330 @@
+"""Verbs of memories: remember, recall, get, list, history, delete, forget, recover."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from node.cli.client import open_node, print_json
+from node.cli.group import Failure, agent_option, json_option, reaching
+from node.cli.show import age, facts, memory_rows, safe, table
+
+MAX_STDIN = 2 << 20
+
+
+@click.command()
+@click.argument("text")
+@agent_option
+@click.option("--project", metavar="NAME", help="Share it in this project.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="May be given several times.")
+@click.option("--type", "kind", metavar="TYPE", help="What it is; `fact` without it.")
+@click.option("--visibility", type=click.Choice(["global", "private"]))
+@click.option("--ttl", type=click.IntRange(min=1), metavar="SECONDS", help="Lives so long.")
+@click.option("--importance", type=click.FloatRange(0, 1), metavar="0..1")
+@click.option("--who", metavar="WHO", help="Who said it.")
+@json_option
+@reaching
+def remember(
+    text: str,
+    agent: str | None,
+    project: str | None,
+    tags: tuple[str, ...],
+    kind: str | None,
+    visibility: str | None,
+    ttl: int | None,
+    importance: float | None,
+    who: str | None,
+    as_json: bool,
+    path: str | None,
+    url: str | None,
+    token: str | None,
+) -> None:
+    """Store TEXT as a memory; `-` reads it from standard input.
+
+    \b
+    Examples:
+      mnemesh remember "The deploy runs on Fridays at noon" --tag ops
+      git log -1 --format=%B | mnemesh remember - --type decision --project web
+      mnemesh remember "the token of the demo" --visibility private --ttl 3600
+    """
+    if text == "-":
+        text = _standard_input()
+    row = open_node(path, url, token).post(
+        "/api/memory/remember",
+        {
+            "content": text,
+            "agent_id": agent,
+            "project": project,
+            "tags": list(tags) or None,
+            "type": kind,
+            "visibility": visibility,
+            "ttl_seconds": ttl,
+            "importance": importance,
+            "who": who,
+        },
+    )
+    if as_json:
+        print_json(row)
+    else:
+        click.echo(f"{'known already' if row['deduped'] else 'remembered'}  {row['id']}")
+
+
+def _standard_input() -> str:
+    raw = sys.stdin.buffer.read(MAX_STDIN + 1)
+    if len(raw) > MAX_STDIN:
+        raise Failure(f"standard input exceeds {MAX_STDIN} bytes")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Failure("standard input is not UTF-8 text") from error
+
+
+@click.command()
+@click.argument("query")
+@agent_option
+@click.option("--about", metavar="AGENT", help="Only memories of this agent.")
+@click.option("--limit", type=click.IntRange(1, 50), default=10, show_default=True)
+@click.option("--superseded", is_flag=True, help="Also what newer memories replaced.")
+@click.option("--fast", is_flag=True, help="Resident memories by meaning alone, no database.")
+@click.option("--explain", is_flag=True, help="Show what each score is made of.")
+@json_option
+@reaching
+def recall(
+    query: str,
+    agent: str | None,
+    about: str | None,
+    limit: int,
+    superseded: bool,
+    fast: bool,
+    explain: bool,
+    as_json: bool,
+    path: str | None,
+    url: str | None,
+    token: str | None,
+) -> None:
+    """Ask the memory.
+
+    \b
+    Examples:
+      mnemesh recall "when do we deploy?"
+      mnemesh recall "deploy" --agent bob --limit 3 --explain
+      mnemesh recall "deploy" --json | jq -r '.results[].content'
+    """
+    answer = open_node(path, url, token).post(
+        "/api/memory/recall",
+        {
+            "query": query,
+            "agent_id": agent,
+            "about": about,
+            "limit": limit,
+            "include_superseded": superseded or None,
+            "fast": fast or None,
+        },
+    )
+    if as_json:
+        print_json(answer)
+        return
+    hits = answer["results"]
+    if not hits:
+        click.echo("nothing comes to mind")
+    elif explain:
+        table(
+            ("score", "cosine", "words", "by", "age", "agent", "tier", "id", "text"),
+            [_explained(hit) for hit in hits],
+        )
+    else:
+        table(("score", "age", "agent", "tier", "text"), [_hit(hit) for hit in hits])
+    for late in answer["meta"]["degraded"]:
+        click.echo(f"incomplete, a search failed: {safe(late)}", err=True)
+
+
+def _hit(hit: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        f"{hit['score']:.3f}",
+        age(hit["created_at"]),
+        hit["agent_id"],
+        hit["tier"],
+        hit["content"],
+    )
+
+
+def _explained(hit: dict[str, Any]) -> tuple[object, ...]:
+    score, *rest = _hit(hit)
+    parts = (f"{hit['cosine']:.3f}", f"{hit['words']:.3f}", hit["source"])
+    return (score, *parts, *rest[:-1], hit["id"], rest[-1])
+
+
+@click.command()
+@click.argument("memory_id", metavar="ID")
+@agent_option
+@json_option
+@reaching
+def get(
+    memory_id: str,
+    agent: str | None,
+    as_json: bool,
+    path: str | None,
+    url: str | None,
+    token: str | None,
+) -> None:
+    """Show one memory with all its fields."""
+    row = open_node(path, url, token).get(f"/api/memory/{_part(memory_id)}", agent_id=agent)
+    if as_json:
+        print_json(row)
+    else:
+        facts((name, value) for name, value in row.items() if value not in (None, []))
+
+
+@click.command("list")
+@agent_option
+@click.option("--about", metavar="AGENT", help="Only memories of this agent.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True)
+@click.option("--cursor", metavar="CURSOR", help="Go on where the page before ended.")
+@json_option
+@reaching
+def list_memories(
+    agent: str | None,
+    about: str | None,
+    limit: int,
+    cursor: str | None,
+    as_json: bool,
+    path: str | None,
+    url: str | None,
+    token: str | None,
+) -> None:
+    """List memories, newest first."""
+    page = open_node(path, url, token).get(
+        "/api/memories", agent_id=agent, about=about, limit=limit, cursor=cursor
+    )
+    if as_json:
+        print_json(page)
+        return
+    table(("id", "age", "agent", "type", "text"), memory_rows(page["memories"]))
+    if "nextCursor" in page:
+        click.echo(f"more: mnemesh list --cursor {page['nextCursor']}")
+
+
+@click.command()
+@click.argument("memory_id", metavar="ID")
+@agent_option
+@json_option
+@reaching
+def history(
+    memory_id: str,
+    agent: str | None,
+    as_json: bool,
+    path: str | None,
+    url: str | None,
+    token: str | None,
+) -> None:
+    """Show what happened to a memory, also after it is gone."""
+    found = open_node(path, url, token).get(
+        f"/api/memory/{_part(memory_id)}/history", agent_id=agent
+    )
+    if as_json:
+        print_json(found)
+        return
+    table(
+        ("when", "event", "by", "reason", "text"),
+        [
+            (
+                event["created_at"],
+                event["event"],
+                event["changed_by"],
+                event["reason"],
+                event["new_content"] or event["old_content"],
+            )
+            for event in found["events"]
+        ],
+    )
+
+
+@click.command()
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@agent_option
+@click.option("--reason", metavar="TEXT")
+@json_option
+@reaching
+def forget(
+    ids: tuple[str, ...],
+    agent: str | None,
+    reason: str | None,
+    as_json: bool,
+    path: str | None,
+    url: str | None,
+    token: str | None,
+) -> None:
+    """Remove memories for good, here and at every peer.
+
+    There is no way back. `mnemesh delete` hides a memory for 30 days instead; `mnemesh erase`
+    removes everything of an agent or a project and proves it.
+    """
+    body = {"ids": list(ids), "agent_id": agent, "reason": reason}
+    _ended(open_node(path, url, token).post("/api/memory/forget", body), "forgotten", as_json)
+
+
+@click.command()
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@agent_option
+@click.option("--reason", metavar="TEXT")
+@json_option
+@reaching
+def delete(
+    ids: tuple[str, ...],
+    agent: str | None,
+    reason: str | None,
+    as_json: bool,
+    path: str | None,
+    url: str | None,
+    token: str | None,
+) -> None:
+    """Hide memories; `mnemesh recover` brings them back within 30 days."""
+    body = {"ids": list(ids), "agent_id": agent, "reason": reason}
+    _ended(open_node(path, url, token).post("/api/memory/delete", body), "deleted", as_json)
+
+
+@click.command()
+@click.argument("memory_id", metavar="ID")
+@agent_option
+@json_option
+@reaching
+def recover(
+    memory_id: str,
+    agent: str | None,
+    as_json: bool,
+    path: str | None,
+    url: str | None,
+    token: str | None,
+) -> None:
+    """Bring a deleted memory back."""
+    row = open_node(path, url, token).post(
+        "/api/memory/recover", {"id": memory_id, "agent_id": agent}
+    )
+    if as_json:
+        print_json(row)
+    elif row["id"] == row["recovered_from"]:
+        click.echo(f"recovered  {row['id']}")
+    else:
+        click.echo(f"recovered  {row['id']}  (was {row['recovered_from']})")
+
+
+def _ended(done: dict[str, list[str]], key: str, as_json: bool) -> None:
+    if as_json:
+        print_json(done)
+        return
+    for memory_id in done[key]:
+        click.echo(f"{key}  {memory_id}")
+    for memory_id in done["already"]:
+        click.echo(f"was gone already  {memory_id}")
+
+
+def _part(text: str) -> str:
+    """A piece of a path; what cannot be an id never becomes another route."""
+    if not all(one.isalnum() or one == "-" for one in text) or not text.isascii():
+        raise Failure("ID is not an id")
+    return text
+
+
+VERBS = (remember, recall, get, list_memories, history, delete, forget, recover)

@@ -36,13 +36,18 @@ async def met(mesh: Mesh, channel: PeerChannel) -> None:
 
 async def introduce(mesh: Mesh, channel: PeerChannel) -> None:
     """Send access lists that the peer lacks, the cards of shared projects, and the profile."""
+    await send_lists(mesh, channel)
+    await send_cards(mesh, channel)
+    await send_profile(mesh, channel)
+
+
+async def send_lists(mesh: Mesh, channel: PeerChannel) -> None:
+    """Access lists of shared projects that are newer than the peer's hello knew."""
     theirs = dict(channel.hello.projects)
     for project_id in sorted(channel.shared_projects):
         project = mesh.access.current.projects[project_id]
         if theirs.get(project_id, 0) < project.acl.version:
             await channel.send(Acl(project.acl_wire))
-    await send_cards(mesh, channel)
-    await send_profile(mesh, channel)
 
 
 async def send_cards(mesh: Mesh, channel: PeerChannel) -> None:

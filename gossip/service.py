@@ -117,11 +117,14 @@ async def announce_cards(mesh: Mesh) -> None:
 
 
 async def relink(mesh: Mesh) -> None:
-    """A project is new here: hellos name projects, so links to its members start anew."""
+    """Links follow a changed access list: peers get the list, and a link to a member of a project
+    that its hello did not name starts anew."""
     for channel in mesh.links.live():
         wanted = {each.project_id for each in mesh.access.current.shared_with(channel.peer_id)}
         if wanted - channel.shared_projects:
             await channel.aclose("projects_changed")
+        else:
+            await _quietly(introductions.send_lists(mesh, channel))
 
 
 async def _recall_profiles(mesh: Mesh) -> None:

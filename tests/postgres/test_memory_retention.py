@@ -12,7 +12,7 @@ from node.memory import forget as ending
 from node.memory import reading
 from node.workers import retention as worker
 from node.workers.retention import ALL, MESH, RESULT_NAMES
-from node.workers.settings import DAY_MS, HOUR_MS
+from node.workers.settings import DAY_MS, HOUR_MS, RetentionSettings
 from storage import memories
 from storage import retention as steps
 from storage.database_errors import DatabaseUnavailable
@@ -619,7 +619,7 @@ async def test_only_one_run_is_under_way(world: World) -> None:
 
 
 def test_the_plan_has_mesh_steps_always_and_the_others_when_due() -> None:
-    settings = worker.RetentionSettings()
+    settings = RetentionSettings()
     assert worker.steps_due(settings, START, None) == ALL
     assert worker.steps_due(settings, START, START - timedelta(hours=5)) == MESH
     assert worker.steps_due(settings, START, START - timedelta(hours=6)) == ALL

@@ -25,7 +25,9 @@ REFUSED: Final = 3
 NOT_FOUND: Final = 6
 POLL_S: Final = 0.5
 MAX_POLL_S: Final = 5.0
-CERTIFIED: Final = frozenset({"certified", "distributing", "closed"})
+CERTIFIED: Final = frozenset({"certified", "closed"})
+ANSWERED: Final = frozenset({"absent", "planned"})
+BASES: Final = (*(f"gdpr-17-1-{letter}" for letter in "abcdef"), "contract", "retention", "other")
 EXTRAS: Final = ("receipts", "closure", "addenda", "proof", "head", "trust")
 _EXITS: Final = {
     400: ERASURE_USAGE,
@@ -60,7 +62,7 @@ def erase() -> None:
 def _erasing(kind: str) -> click.Command:
     @erase.command(kind)
     @click.argument("scope", metavar="NAME_OR_ID")
-    @click.option("--basis", metavar="TEXT", help="Why, for the certificate.")
+    @click.option("--basis", type=click.Choice(BASES), help="Why, for the certificate.")
     @click.option("--request-id", metavar="TEXT", help="Makes a repeat join this request.")
     @click.option("--dry-run", is_flag=True, help="Only count what would go.")
     @click.option("--assert-absent", is_flag=True, help="For an unknown scope: state it signed.")
@@ -118,7 +120,7 @@ def _erasing(kind: str) -> click.Command:
     \b
     Examples:
       mnemesh erase {kind} bob --dry-run
-      mnemesh erase {kind} bob --basis "request of the data subject" --wait closed
+      mnemesh erase {kind} bob --basis gdpr-17-1-b --wait closed
     """
     return verb
 
@@ -154,14 +156,12 @@ def _follow(
 
 
 def _reached(told: dict[str, Any], wait: str) -> bool:
-    if told.get("state") == "failed":
-        return True
-    return told.get("state") == "closed" or (wait == "certified" and told["state"] in CERTIFIED)
+    return told["state"] == "closed" or (wait == "certified" and told["state"] in CERTIFIED)
 
 
 def exit_code(told: dict[str, Any]) -> int:
     """0 when nothing is open, else 2."""
-    if "state" not in told:
+    if told["state"] == "closed" or told["state"] in ANSWERED:
         return 0
     receipts = told.get("receipts") or {}
     settled = receipts.get("have", 0) >= receipts.get("of", 0)
@@ -300,18 +300,18 @@ def certificate(
 
 def _documents(node: Node, base: str, kind: str) -> list[tuple[str, bytes]]:
     """Files of one kind of document; none, with a note, while the node has none."""
-    place = "/api/ledger/head" if kind == "head" else f"{base}/{kind}"
-    answer = node.ask("GET", place)
+    answer = node.ask("GET", f"{base}/{kind}")
     if answer.status_code == 404:
         click.echo(f"none yet  {kind}", err=True)
         return []
     checked(answer)
     if kind in ("closure", "proof", "head", "trust"):
         return [(f"{kind}.json", answer.content)]
-    documents = read_json(answer)[kind]
+    told = read_json(answer)
     return [
-        (f"{kind}/{number:04d}.json", json.dumps(document).encode())
-        for number, document in enumerate(documents, 1)
+        (f"{kind}/{name}-{number:04d}.json", json.dumps(document).encode())
+        for name in (kind, "notices")
+        for number, document in enumerate(told.get(name, ()), 1)
     ]
 
 

@@ -9,16 +9,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from node.http import admin, agents, health, memory, problems, transfer
+from node.http import admin, agents, erasures, health, memory, problems, transfer
 from node.http.auth import AUTHENTICATED, Authority
 from node.http.guard import Guard
 from node.http.routing import Call, Reply, Route, Routes, describe, endpoint
 from node.http.shapes import Nothing
+from node.version import VERSION
 
 if TYPE_CHECKING:
     from node.services import Services
-
-VERSION: Final = "0.1.0"
 
 description = Routes()
 
@@ -35,7 +34,7 @@ async def docs(call: Call, given: Nothing) -> Reply:
     return Reply(raw=health.page(schema()).encode("utf-8"), media_type="text/html; charset=utf-8")
 
 
-PARTS: Final = (health, transfer, memory, agents, admin)
+PARTS: Final = (health, transfer, memory, agents, admin, erasures)
 ROUTES: Final[tuple[Route[Any], ...]] = (
     *(route for part in PARTS for route in part.routes.all),
     *description.all,

@@ -30,6 +30,10 @@ def _nobody(scope: Scope) -> None:
     """For a node without caches above the database."""
 
 
+def _unbroken(point: str) -> None:
+    """Outside of tests nothing happens between two phases."""
+
+
 @dataclass(slots=True)
 class ErasureContext:
     """One node's erasures.
@@ -39,7 +43,8 @@ class ErasureContext:
     as a scope's epoch is closed here and must drop what the layers above cache of it; it must
     not block. `ledger_dir` holds the copy of the ledger outside PostgreSQL. `not_covered` adds
     what this node knows it cannot reach. `clock_uncertainty_ms` is what the certificate says of
-    its times.
+    its times. `between` is called at each boundary of a run with the name of the state reached;
+    tests break the run there.
     """
 
     node: LocalNode
@@ -54,6 +59,7 @@ class ErasureContext:
     not_covered: tuple[str, ...] = ()
     clock_source: str = "unsynced"
     clock_uncertainty_ms: int = 5_000
+    between: Callable[[str], None] = _unbroken
     work: trio.Event = field(default_factory=trio.Event)
     hidden: dict[str, frozenset[bytes]] = field(default_factory=dict)
     refusals: set[bytes] = field(default_factory=set)

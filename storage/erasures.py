@@ -474,6 +474,11 @@ async def bury(
     )
 
 
+async def buried(tx: Tx, erasure_id: str) -> list[MemoryId]:
+    """Ids under the tombstones of an erasure, 16 bytes each."""
+    return [row["memory_id"] for row in await tx.fetch(SQL.buried, erasure_id=erasure_id)]
+
+
 async def allow_purging(tx: Tx) -> None:
     """Let this transaction remove rows that are otherwise only appended."""
     await tx.execute(SQL.allow_purging)

@@ -105,6 +105,16 @@ class Gate:
         row = await tx.fetchrow(SQL.lock_scope, kind=kind, handle=handle)
         return ScopeRow(**dict(row)) if row else None
 
+    async def lock_by_handle(
+        self, tx: Tx, kind: str, handle: Handle, raw_id: bytes | None
+    ) -> ScopeRow:
+        """As `lock`, for a scope that a peer names; `raw_id` is None when nothing here knows it."""
+        await tx.execute(SQL.ensure_scope, kind=kind, ext_id=raw_id, handle=handle)
+        row = await self.lock_handle(tx, kind, handle)
+        if row is None:
+            raise ScopeErased("the scope has no row")
+        return row
+
     async def find(self, tx: Tx, scope: Scope) -> ScopeRow | None:
         """The scope's row by raw id, None when this node has never written for it."""
         row = await tx.fetchrow(SQL.scope_by_ext_id, kind=scope.kind.value, ext_id=scope.id)
@@ -124,6 +134,12 @@ class Gate:
         if row is None:
             raise ScopeErased("the scope has no row")
         return row
+
+
+async def by_handle(tx: Tx, kind: str, handle: Handle) -> ScopeRow | None:
+    """A scope by its handle, as it is now; nothing is locked."""
+    row = await tx.fetchrow(SQL.scope_by_handle, kind=kind, handle=handle)
+    return ScopeRow(**dict(row)) if row else None
 
 
 async def close_epoch(tx: Tx, scope_id: int, epoch: int) -> None:

@@ -218,3 +218,7 @@ SELECT set_config('mnemesh.purging', 'on', true);
 SELECT m.id, left(m.content, 500) AS content, e.vector
 FROM memories m LEFT JOIN embeddings e ON e.memory_id = m.id
 WHERE m.id = ANY (:ids::bytea[]);
+
+-- name: buried
+-- Ids under the tombstones of an erasure.
+SELECT memory_id FROM tombstones WHERE erasure_id = :erasure_id;

@@ -36,3 +36,7 @@ SELECT scope_id, kind, ext_id, handle, open_epoch, closed_epoch FROM scopes ORDE
 -- name: set_handle
 -- The handle of a scope under another mesh's key.
 UPDATE scopes SET handle = :handle WHERE scope_id = :scope_id;
+
+-- name: scope_by_handle
+-- A scope by its pseudonym.
+SELECT scope_id, kind, ext_id, handle, open_epoch, closed_epoch FROM scopes WHERE kind = :kind AND handle = :handle;

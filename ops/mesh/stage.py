@@ -1,0 +1,132 @@
+"""What all phases of a run share: the nodes, the texts, what was found, and the screen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+
+from ops.mesh.feed import Ledger, Writer, Written
+from ops.mesh.findings import Findings
+from ops.mesh.nodes import Node
+
+PROJECT: Final = "commons"
+
+T = TypeVar("T")
+
+
+class Late(Exception):
+    """Something that the run waited for did not come in time."""
+
+
+@dataclass(slots=True)
+class Stage:
+    """One run. `root` holds the workspaces and logs; `resident_max` is the highest count seen."""
+
+    root: Path
+    nodes: list[Node]
+    writers: list[Writer]
+    console: Console
+    ceiling: int
+    ledger: Ledger = field(default_factory=Ledger)
+    findings: Findings = field(default_factory=Findings)
+    resident_max: int = 0
+    phases: list[tuple[str, float]] = field(default_factory=list)
+
+    def node(self, name: str) -> Node:
+        """The node with this name."""
+        return next(node for node in self.nodes if node.name == name)
+
+    def writers_of(self, node: Node) -> list[Writer]:
+        """The agents of a node."""
+        return [writer for writer in self.writers if writer.node == node.name]
+
+    def reader_of(self, node: Node) -> str:
+        """An agent of a node that reads what others share."""
+        return self.writers_of(node)[0].name
+
+    def at(self, written: Written) -> Node:
+        """The home of a memory."""
+        return self.node(written.node)
+
+    @contextmanager
+    def phase(self, title: str) -> Iterator[None]:
+        """A numbered heading, and how long it took."""
+        number = len(self.phases) + 1
+        self.console.print(f"\n[bold cyan]{number:2}[/]  [bold]{title}[/]")
+        begun = time.monotonic()
+        yield
+        seconds = time.monotonic() - begun
+        self.phases.append((title, round(seconds, 2)))
+        self.look()
+        self.console.print(f"    [dim]{seconds:.1f} s[/]")
+
+    def say(self, text: str) -> None:
+        """A line below the heading."""
+        self.console.print(f"    {text}")
+
+    def look(self) -> None:
+        """Note how many memories are resident now."""
+        for node in self.nodes:
+            if node.process is not None:
+                self.saw(node.api.get("/api/status")["resident"])
+
+    def saw(self, residents: int) -> None:
+        """A count of residents was seen."""
+        self.resident_max = max(self.resident_max, residents)
+
+    def each(self, work: Callable[[Node], T], nodes: Sequence[Node] | None = None) -> list[T]:
+        """Do something on all nodes side by side; results in their order."""
+        chosen = self.nodes if nodes is None else list(nodes)
+        with ThreadPoolExecutor(max_workers=max(1, len(chosen))) as pool:
+            return list(pool.map(work, chosen))
+
+    def progress(self) -> Progress:
+        """Bars for work that takes a while."""
+        return Progress(
+            TextColumn("   "),
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=32),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            console=self.console,
+            transient=not self.console.is_terminal,
+        )
+
+    def wait(self, ask: Callable[[], T | None], seconds: float, what: str, pause: float = 0.1) -> T:
+        """The first answer that is true. Raises Late."""
+        deadline = time.monotonic() + seconds
+        while True:
+            answer = ask()
+            if answer:
+                return answer
+            if time.monotonic() > deadline:
+                raise Late(f"{what}: not within {seconds:.0f} s, logs in {self.root}")
+            time.sleep(pause)
+
+
+def counter(text: str, name: str, **labels: str) -> float:
+    """The sum of a metric's samples in Prometheus text whose labels include these."""
+    total = 0.0
+    for line in text.splitlines():
+        if not line.startswith(name):
+            continue
+        head, _, value = line.rpartition(" ")
+        bare, _, inner = head.partition("{")
+        if bare == name and all(f'{key}="{want}"' in inner for key, want in labels.items()):
+            total += float(value)
+    return total
+
+
+def mesh_of(node: Node) -> dict[str, Any]:
+    """The mesh part of a node's status page."""
+    status: dict[str, Any] = node.api.get("/api/status")["mesh"]
+    return status

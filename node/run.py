@@ -13,7 +13,7 @@ from functools import partial
 
 import trio
 
-from erasure import apply, notices
+from erasure import apply
 from erasure.forget import finish_unpurged
 from gossip import service
 from node.app import open_node, sync_roster, wall, wall_ms
@@ -82,7 +82,7 @@ async def _serve(services: Services, signals: Signals, announce: Announce) -> No
             bound = await edges.start(partial(service.run, services.mesh, down_ms=down_ms))
             for address in bound:
                 announce(f"peers: {address}")
-            await upkeep.start(notices.run, services.erasure)
+            await upkeep.start(apply.run, services.erasure)
             url = await edges.start(serve, services)
             services.not_ready = None
             services.workspace.write_pid()

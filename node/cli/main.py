@@ -46,3 +46,7 @@ def main() -> None:
     check_imports()
     os.umask(0o077)
     cli.main(prog_name="mnemesh")
+
+
+if __name__ == "__main__":
+    main()

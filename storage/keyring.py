@@ -213,7 +213,7 @@ class KeyStore:
 
     def kcert_ids(self) -> list[str]:
         """Erasures that have a leaf key here."""
-        return sorted(path.name for path in (self.folder / "kcert").iterdir())
+        return sorted(path.name for path in (self.folder / "kcert").glob("er_*"))
 
     def remove_kcert(self, erasure_id: str) -> bool:
         """Destroy a leaf key; after that no leaf of that certificate can be opened."""

@@ -15,9 +15,15 @@ import trio
 import yaml
 from prometheus_client import CollectorRegistry
 
+from erasure import apply
+from erasure.context import ErasureContext
+from erasure.parts import Software
+from erasure.settings import ErasureSettings
+from gossip.relay import RelayCache
 from node.agents import AgentDirectory
 from node.config import Config, load_config, parse_config
 from node.embed.bundled import load_bundled
+from node.http import server
 from node.http.app import build
 from node.http.auth import Authority
 from node.http.guard import Guard
@@ -25,6 +31,7 @@ from node.http.tokens import Claims, sign
 from node.memory.context import MemoryContext
 from node.reload import Reloader
 from node.telemetry.metrics import Metrics, build_metrics
+from node.tiers import build_tiers, drop_scope
 from node.workspace import Workspace
 from storage.access import LiveAccess, ProjectAccess
 from storage.island import Island
@@ -83,6 +90,7 @@ class EdgeServices:
     agents: AgentDirectory
     projects: FakeProjects
     memory: MemoryContext
+    erasure: ErasureContext
     mesh: FakeMesh
     metrics: Metrics
     started_at: datetime
@@ -103,6 +111,7 @@ class Edge:
     authority: Authority
     guard: Guard
     island: Island
+    url: str = ""
 
     def configure(self, **sections: Any) -> None:
         """Put another configuration in force."""
@@ -158,6 +167,18 @@ def edge_services(world: World, island: Island, folder: Path, settings: Config) 
     """Services over a world; `folder` becomes the workspace."""
     workspace = Workspace(folder)
     workspace.prepare()
+    relay, residency = RelayCache(), world.context.residency
+    agents = world.context.agents
+    erasure = ErasureContext(
+        node=world.node,
+        db=world.db,
+        access=world.access,
+        settings=ErasureSettings(),
+        tiers=build_tiers(world.db, residency, relay, workspace, world.node.keys, agents),
+        ledger_dir=workspace.ledger,
+        software=Software(version="0.1.0", commit="0" * 40, schema=1),
+        fenced=lambda scope: drop_scope(residency, relay, agents, scope),
+    )
     return EdgeServices(
         workspace=workspace,
         reloader=Reloader(settings, lambda: load_config(folder, {})),
@@ -168,6 +189,7 @@ def edge_services(world: World, island: Island, folder: Path, settings: Config) 
         agents=world.context.agents,
         projects=FakeProjects(world.access),
         memory=world.context,
+        erasure=erasure,
         mesh=FakeMesh(),
         metrics=build_metrics(CollectorRegistry()),
         started_at=world.now[0],
@@ -191,6 +213,15 @@ async def edge(db: Database, island: Island, tmp_path: Path) -> AsyncIterator[Ed
         world = await make_world(db, tmp_path, embedder=load_bundled())
         services = edge_services(world, island, tmp_path / "workspace", config())
         yield open_edge(services, world, island)
+
+
+@pytest.fixture
+async def served(edge: Edge, nursery: trio.Nursery) -> Edge:
+    """The same on a real socket, with the loop that drives erasures; see `Edge.url`."""
+    edge.configure(network={"port": 0})
+    await nursery.start(apply.run, edge.services.erasure)
+    edge.url = await nursery.start(server.serve, edge.services)
+    return edge
 
 
 def write_config(folder: Path, **sections: Any) -> None:

@@ -1,0 +1,185 @@
+"""Verbs against a running node."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from node.cli.main import cli
+from tests.support.services import Edge, edge, served
+
+__all__ = ["edge", "served"]
+
+pytestmark = pytest.mark.postgres
+
+
+async def run(edge: Edge, *args: str, stdin: str | None = None) -> Result:
+    """One verb in a thread, with the node's address and no other environment."""
+    environment = {"MNEMESH_URL": edge.url, "MNEMESH_TOKEN": "", "MNEMESH_WORKSPACE": ""}
+
+    def invoke() -> Result:
+        return CliRunner(env=environment).invoke(cli, list(args), input=stdin)
+
+    return await trio.to_thread.run_sync(invoke)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+async def done(edge: Edge, *args: str, stdin: str | None = None) -> Any:
+    """A verb with --json that ends well; what it printed."""
+    result = await run(edge, *args, "--json", stdin=stdin)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+async def test_a_remembered_text_is_recalled(served: Edge) -> None:
+    told = await run(served, "remember", "Alice likes green tea", "--tag", "people")
+    found = await run(served, "recall", "what does Alice like?")
+    assert (told.exit_code, found.exit_code) == (0, 0), told.output + found.output
+    assert told.stdout.startswith("remembered  ")
+    assert "Alice likes green tea" in found.stdout
+    assert "default" in found.stdout
+    assert "hot" in found.stdout
+
+
+async def test_standard_input_is_remembered(served: Edge) -> None:
+    row = await done(served, "remember", "-", stdin="piped text\n")
+    assert row["content"] == "piped text"
+    page = await done(served, "list")
+    assert [one["content"] for one in page["memories"]] == ["piped text"]
+
+
+async def test_json_is_the_body_unchanged(served: Edge) -> None:
+    row = await done(served, "remember", "x", "--type", "decision", "--ttl", "60")
+    assert (
+        await done(served, "get", row["id"])
+        == (await served.get(f"/api/memory/{row['id']}")).json()
+    )
+
+
+async def test_an_explanation_shows_the_parts_and_the_id(served: Edge) -> None:
+    row = await done(served, "remember", "the garden plan")
+    text = (await run(served, "recall", "garden", "--explain")).stdout
+    assert "cosine" in text
+    assert row["id"] in text
+
+
+async def test_a_refusal_is_told_with_its_field(served: Edge) -> None:
+    result = await run(served, "remember", "x", "--agent", "nobody")
+    assert (result.exit_code, result.stderr) == (1, "Error: agent not found: nobody\n")
+    missing = await run(served, "get", "0" * 32)
+    assert (missing.exit_code, missing.stderr) == (1, "Error: memory not found\n")
+
+
+async def test_delete_recover_forget_and_history(served: Edge) -> None:
+    row = await done(served, "remember", "on its way out")
+    assert (await done(served, "delete", row["id"]))["deleted"] == [row["id"]]
+    assert (await done(served, "recover", row["id"]))["id"] == row["id"]
+    forgotten = await run(served, "forget", row["id"])
+    assert forgotten.stdout == f"forgotten  {row['id']}\n"
+    told = await run(served, "history", row["id"])
+    assert "recovered" in told.stdout
+    assert "on its way out" not in told.stdout
+
+
+async def test_the_node_of_a_workspace_is_found(served: Edge) -> None:
+    result = await run(served, "status", "--path", str(served.services.workspace.root), "--json")
+    assert json.loads(result.stdout)["node_id"] == served.world.node.node_id.hex()
+    assert "resident" in (await run(served, "status")).stdout
+
+
+async def test_an_import_is_repeated_without_harm(served: Edge, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "a.md").write_text("# Tea\nGreen.\n\n# Coffee\nBlack.\n")
+    (notes / "b.jsonl").write_text('{"content": "water"}\n{"content": ""}\n')
+    first = await run(served, "import", str(notes), "--json")
+    again = await run(served, "import", str(notes), "--json")
+    assert (first.exit_code, again.exit_code) == (1, 1)
+    told = json.loads(first.stdout)
+    assert (told["read"], told["stored"], told["failed"]) == (4, 3, 1)
+    assert told["failures"] == [{"place": "b.jsonl:2", "error": "content is required"}]
+    repeated = json.loads(again.stdout)
+    assert (repeated["stored"], repeated["deduped"]) == (0, 3)
+
+
+async def test_an_export_goes_back_in(served: Edge, tmp_path: Path) -> None:
+    for number in range(3):
+        await done(served, "remember", f"row {number}", "--tag", "t")
+    file = tmp_path / "all.jsonl"
+    exported = await run(served, "export", "-o", str(file))
+    assert exported.exit_code == 0, exported.output
+    assert [name for name in names(tmp_path) if "jsonl" in name] == ["all.jsonl"]
+    await done(served, "agent", "add", "twin")
+    told = await done(served, "import", str(file), "--agent", "twin")
+    assert (told["stored"], told["failed"]) == (3, 0)
+
+
+async def test_agents_projects_members_and_tokens(served: Edge) -> None:
+    await served.world.project("team")
+    made = await done(served, "agent", "add", "bob", "--description", "billing")
+    assert made["read_policy"] == "isolated"
+    assert "bob" in (await run(served, "agent", "list")).stdout
+    assert "team" in (await run(served, "project", "list")).stdout
+    assert (await run(served, "members")).exit_code == 0
+    token = await run(served, "token", "create", "--role", "agent", "--agent", "bob")
+    assert token.stdout.count(".") == 1
+    unbound = await run(served, "token", "create", "--role", "agent")
+    assert unbound.exit_code == 1
+    assert (await done(served, "retention", "run")) == {"removed": 0}
+    assert (await done(served, "node", "show"))["mesh_id"] == "test-mesh"
+
+
+async def test_a_missing_token_is_told_with_the_way_to_one(served: Edge) -> None:
+    served.configure(auth={"mode": "team"}, network={"port": 0})
+    result = await run(served, "list")
+    assert result.exit_code == 1
+    assert "mnemesh token create" in result.stderr
+
+
+async def test_erase_prove_and_verify(served: Edge, tmp_path: Path) -> None:
+    await done(served, "agent", "add", "bob")
+    await done(served, "remember", "bob likes tea", "--agent", "bob")
+    planned = await run(served, "erase", "agent", "bob", "--dry-run", "--json")
+    assert json.loads(planned.stdout)["state"] == "planned"
+    told = await run(served, "erase", "agent", "bob", "--yes", "--json", "--wait", "closed")
+    assert told.exit_code == 0, told.output
+    erasure_id = json.loads(told.stdout)["erasure_id"]
+    assert erasure_id in (await run(served, "erasure", "list")).stdout
+    assert (await run(served, "erasure", "status", erasure_id)).exit_code == 0
+    folder = tmp_path / "proof"
+    everything = "receipts,closure,addenda,proof,head,trust"
+    wrote = await run(served, "certificate", erasure_id, "-o", str(folder), "--with", everything)
+    assert wrote.exit_code == 0, wrote.output
+    assert names(folder) == [
+        "certificate.json",
+        "closure.json",
+        "head.json",
+        "proof.json",
+        "receipts",
+        "trust.json",
+    ]
+    checked = await run(
+        served,
+        "verify",
+        str(folder / "certificate.json"),
+        *("--trust", str(folder / "trust.json"), "--closure", str(folder / "closure.json")),
+        *("--receipts", str(folder / "receipts")),
+        *("--proof", str(folder / "proof.json"), "--head", str(folder / "head.json")),
+    )
+    assert checked.exit_code in (0, 2), checked.output
+    assert "result: valid" in checked.stdout
+
+
+async def test_an_unknown_scope_or_erasure_ends_with_6(served: Edge) -> None:
+    unknown = await run(served, "erase", "agent", "1" * 32, "--yes")
+    assert (unknown.exit_code, unknown.stderr) == (6, "Error: scope not found\n")
+    assert (await run(served, "erasure", "status", "er_1")).exit_code == 6
+    assert (await run(served, "erase", "agent", "*", "--yes")).exit_code == 4

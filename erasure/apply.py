@@ -39,7 +39,7 @@ async def drive(ctx: ErasureContext, erasure_id: str) -> ErasureRow:
         while not reached(run.row.state, State.CERTIFIED):
             ctx.between(run.row.state)
             await _step(ctx, run)
-            run.row = await _row(ctx, erasure_id)
+            run.row, run.newest = await ctx.db.read(standing, erasure_id)
         ctx.between(run.row.state)
     await journal.copy(ctx)
     ctx.hidden.pop(erasure_id, None)
@@ -51,11 +51,11 @@ async def drive(ctx: ErasureContext, erasure_id: str) -> ErasureRow:
 
 async def begin(ctx: ErasureContext, erasure_id: str) -> Run:
     """The run of an erasure that has an intent. Raises NotFound."""
-    row = await _row(ctx, erasure_id)
+    row, newest = await ctx.db.read(standing, erasure_id)
     kcert = await trio.to_thread.run_sync(ctx.node.keys.create_kcert, erasure_id)
     scope = Scope(ScopeKind(row.kind), row.ext_id) if row.ext_id is not None else None
     reach = bounds(scope, erasure_id, row.epoch) if scope else nothing(erasure_id, row.epoch)
-    return Run(row, kcert, scope, reach)
+    return Run(row, newest, kcert, scope, reach)
 
 
 async def resume(ctx: ErasureContext) -> None:
@@ -113,7 +113,7 @@ async def _attempt(ctx: ErasureContext, erasure_id: str) -> bool:
 async def _step(ctx: ErasureContext, run: Run) -> None:
     state = State(run.row.state)
     if state is State.INTENDED:
-        if run.scope is not None and run.row.newest:
+        if run.scope is not None and run.newest:
             ctx.fenced(run.scope)
             await trio.to_thread.run_sync(removal.hide_scope, ctx, run.id, run.scope)
         await ctx.db.transact(erasures.set_state, run.id, State.QUIESCED.value)
@@ -208,6 +208,14 @@ async def _drop_orphan_keys(ctx: ErasureContext) -> None:
     known = await ctx.db.read(erasures.known_ids, ids)
     for erasure_id in sorted(set(ids) - known):
         await trio.to_thread.run_sync(ctx.node.keys.remove_kcert, erasure_id)
+
+
+async def standing(tx: Tx, erasure_id: str) -> tuple[ErasureRow, bool]:
+    """An erasure, and whether nothing newer of its scope stands here. Raises NotFound."""
+    row = await erasures.get(tx, erasure_id)
+    if row is None:
+        raise NotFound()
+    return row, await erasures.is_newest(tx, row)
 
 
 async def _row(ctx: ErasureContext, erasure_id: str) -> ErasureRow:

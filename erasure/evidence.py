@@ -39,16 +39,29 @@ async def _collect(
     certificates = [one for one in kept if one.doc == "certificate"]
     # A peer that follows has the origin's certificate; an origin has its own.
     certificates.sort(key=lambda one: one.node_id != node_id)
-    closures = [one for one in kept if one.doc == "closure"]
+    issuer = certificates[0].node_id if certificates else node_id
+    # Another node that began the same erasure has a certificate of its own, and documents about it.
+    rivals = {one.node_id for one in certificates} - {issuer}
+    closures = [one for one in kept if one.doc == "closure" and one.node_id == issuer]
     shown, head = None, None
     if certificates and certificates[0].ledger_seq is not None:
         shown, head = await _proof(tx, certificates[0].ledger_seq)
     return {
         "certificate": certificates[0].envelope if certificates else None,
-        "receipts": {one.node_id.hex(): one.envelope for one in kept if one.doc == "receipt"},
-        "notices": [one.envelope for one in kept if one.doc == "notice"],
+        "receipts": {
+            one.node_id.hex(): one.envelope
+            for one in kept
+            if one.doc == "receipt" and (one.node_id != issuer or not certificates)
+        },
+        "notices": [
+            one.envelope
+            for one in kept
+            if one.doc == "notice" and (one.node_id == issuer or not certificates)
+        ],
         "closure": closures[0].envelope if closures else None,
-        "addenda": [one.envelope for one in kept if one.doc == "addendum"],
+        "addenda": [
+            one.envelope for one in kept if one.doc == "addendum" and one.node_id not in rivals
+        ],
         "proof": shown,
         "head": head,
         "trust": canonical.encode(await _keys(tx, node_id, own)),

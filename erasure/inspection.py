@@ -77,7 +77,7 @@ async def inspect(ctx: ErasureContext, run: Run) -> Verification:
 
 
 async def _count_scope(tx: Tx, run: Run, tables: Sequence[ScopedTable], tally: _Tally) -> None:
-    if run.scope is None or not run.row.newest:
+    if run.scope is None or not run.newest:
         return
     column = "agent_id" if agent_of(run.scope) else "project_id"
     for table, name in scope_counts(tables, column):

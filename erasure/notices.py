@@ -17,12 +17,12 @@ from erasure.forms import Doc
 from erasure.ledger import LedgerKind
 from erasure.receipts import key_of
 from erasure.received import Received, Refused
-from erasure.scope import scope_of_handle
+from erasure.scope import agent_of, project_of, scope_of_handle
 from erasure.states import Role, State, reached
 from storage import clock, erasures, gate, records, tombstones
 from storage.erasures import DocumentRow, Intent
 from storage.errors import InvalidInput
-from storage.model import NodeId, Scope, ScopeKind
+from storage.model import MemoryId, NodeId, Scope, ScopeKind
 from storage.pool import Tx
 from storage.records import FenceBody
 from storage.tombstones import Fence
@@ -43,11 +43,13 @@ async def accept_fence(ctx: ErasureContext, wire: bytes, peer: NodeId) -> str:
     if body is None:
         return ALREADY
     known = scope_of_handle(ctx.node, ctx.access.current, body.scope_kind, body.scope_handle)
-    new, raw_id, closed = await ctx.db.transact(_fence, ctx, body, wire, known)
-    if raw_id is not None and closed:
-        scope = Scope(ScopeKind(body.scope_kind), raw_id)
+    new, scope, old = await ctx.db.transact(_fence, ctx, body, wire, known)
+    if scope is not None:
         ctx.fenced(scope)
-        await trio.to_thread.run_sync(removal.hide_scope, ctx, body.erasure_id, scope)
+        if old is None:
+            await trio.to_thread.run_sync(removal.hide_scope, ctx, body.erasure_id, scope)
+        else:
+            await trio.to_thread.run_sync(removal.hide_ids, ctx, body.erasure_id, old)
     return APPLIED if new else ALREADY
 
 
@@ -100,8 +102,11 @@ async def _check_fence(ctx: ErasureContext, wire: bytes) -> FenceBody | None:
 
 async def _fence(
     tx: Tx, ctx: ErasureContext, body: FenceBody, wire: bytes, known: Scope | None
-) -> tuple[bool, bytes | None, bool]:
-    """Store the fence; whether it is new, the scope's raw id if known, whether it closed."""
+) -> tuple[bool, Scope | None, list[MemoryId] | None]:
+    """Store the fence; whether it is new, and the scope if it closed one that is known here.
+
+    The ids are those of its old memories, or None when newer ones do not exist.
+    """
     node = ctx.node
     row = await node.gate.lock_by_handle(
         tx, body.scope_kind, body.scope_handle, known.id if known else None
@@ -120,10 +125,14 @@ async def _fence(
             hlc=clock.from_bytes(body.hlc),
         ),
     )
-    closes = body.epoch_floor > row.closed_epoch
-    if closes:
-        await gate.close_epoch(tx, row.scope_id, body.epoch_floor)
-    return new is not None, row.ext_id, closes
+    if body.epoch_floor <= row.closed_epoch:
+        return new is not None, None, None
+    await gate.close_epoch(tx, row.scope_id, body.epoch_floor)
+    if row.ext_id is None:
+        return new is not None, None, None
+    scope = Scope(ScopeKind(body.scope_kind), row.ext_id)
+    old = await erasures.old_ids(tx, agent_of(scope), project_of(scope), body.epoch_floor)
+    return new is not None, scope, old
 
 
 async def _notice(tx: Tx, ctx: ErasureContext, notice: Received, key: Ed25519PrivateKey) -> str:

@@ -55,7 +55,7 @@ async def extend(ctx: ErasureContext, run: Run) -> None:
     if run.scope is None:
         return
     for tier in TABLE_TIERS:
-        if tier.epoched or run.row.newest:
+        if tier.epoched or run.newest:
             after: str | None = ""
             while after is not None:
                 after = await ctx.db.transact(_plan_batch, run, tier, after)
@@ -94,7 +94,7 @@ async def memory_ids(ctx: ErasureContext, run: Run) -> list[MemoryId]:
 
 async def target_of(ctx: ErasureContext, run: Run) -> Target:
     """What the places outside PostgreSQL have to give up."""
-    return Target(run.scope, tuple(await memory_ids(ctx, run)), run.row.newest)
+    return Target(run.scope, tuple(await memory_ids(ctx, run)), run.newest)
 
 
 async def bury(ctx: ErasureContext, run: Run) -> None:

@@ -6,6 +6,7 @@ what happened. Every function may run again after a crash or a failure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import trio
@@ -26,7 +27,7 @@ from erasure.tiers import (
 from storage import erasures, tombstones
 from storage import tiers as places
 from storage.local import LocalNode
-from storage.model import Scope, ScopeKind
+from storage.model import MemoryId, Scope, ScopeKind
 from storage.pool import Tx
 
 FILES = "file."
@@ -73,16 +74,27 @@ def hide_scope(ctx: ErasureContext, erasure_id: str, scope: Scope) -> None:
     For a worker thread.
     """
     graph = ctx.tiers.graph
+    if graph is not None:
+        by_agent = scope.kind is ScopeKind.AGENT
+        hide_ids(
+            ctx,
+            erasure_id,
+            [
+                one.id
+                for one in graph.residents()
+                if (one.agent_id if by_agent else one.project_id) == scope.id
+            ],
+        )
+
+
+def hide_ids(ctx: ErasureContext, erasure_id: str, ids: Sequence[MemoryId]) -> None:
+    """As `hide_scope`, for a scope of which newer memories live on. For a worker thread."""
+    graph = ctx.tiers.graph
     if graph is None:
         return
-    by_agent = scope.kind is ScopeKind.AGENT
-    ids = [
-        one.id
-        for one in graph.residents()
-        if (one.agent_id if by_agent else one.project_id) == scope.id
-    ]
-    ctx.hidden[erasure_id] = ctx.hidden.get(erasure_id, frozenset()) | frozenset(ids)
-    graph.hide(ids)
+    present = frozenset(one for one in ids if one in graph)
+    ctx.hidden[erasure_id] = ctx.hidden.get(erasure_id, frozenset()) | present
+    graph.hide(present)
 
 
 async def _remove_batch(tx: Tx, node: LocalNode, run: Run, tier: TableTier) -> int:

@@ -95,9 +95,12 @@ class Run:
     """One drive of one erasure through its states.
 
     `scope` is None on a node that knows the scope by its handle alone and so never had any of it.
+    `newest` is False when newer, live records of the scope stand here: then only what carries
+    the erased epoch, or hangs on a memory that does, is touched and counted.
     """
 
     row: ErasureRow
+    newest: bool
     kcert: bytes = field(repr=False)
     scope: Scope | None
     bounds: Bounds

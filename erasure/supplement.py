@@ -33,7 +33,9 @@ async def recheck(ctx: ErasureContext, row: ErasureRow, scope: Scope) -> int:
     """Remove what stands of a certified erasure's scope; how many records went."""
     kcert = await trio.to_thread.run_sync(ctx.node.keys.create_kcert, row.erasure_id)
     key = await trio.to_thread.run_sync(ctx.node.keys.erasure_key)
-    run = Run(row, kcert, scope, bounds(scope, row.erasure_id, row.epoch))
+    row = replace(row, ext_id=scope.id)  # emptied at the end, and given again by the caller
+    newest = await ctx.db.read(erasures.is_newest, row)
+    run = Run(row, newest, kcert, scope, bounds(scope, row.erasure_id, row.epoch))
     total = 0
     found = await _outside(ctx, run)
     while True:
@@ -53,7 +55,7 @@ async def recheck(ctx: ErasureContext, row: ErasureRow, scope: Scope) -> int:
 
 async def _outside(ctx: ErasureContext, run: Run) -> Found:
     ids = tuple(await ctx.db.read(erasures.buried, run.id))
-    target = Target(run.scope, ids, run.row.newest)
+    target = Target(run.scope, ids, run.newest)
     found: Found = {}
     graph = ctx.tiers.graph
     if graph is not None:
@@ -79,7 +81,7 @@ async def _remove(
     run = replace(run, row=row)
     found: Found = dict(outside)
     for tier in TABLE_TIERS:
-        if not tier.epoched and not row.newest:
+        if not tier.epoched and not run.newest:
             continue
         rows = await places.planned(tx, tier.plan, run.bounds, "", run.batch_rows, tier.constants)
         if rows:

@@ -50,11 +50,6 @@ class ErasureRow:
     open_epoch: int | None
     closed_epoch: int
 
-    @property
-    def newest(self) -> bool:
-        """True while nothing newer of the scope can exist here."""
-        return self.open_epoch is None and self.closed_epoch == self.epoch
-
 
 @dataclass(frozen=True, slots=True)
 class Intent:
@@ -156,6 +151,35 @@ async def get(tx: Tx, erasure_id: str) -> ErasureRow | None:
     for name in ("config", "verification", "tiers"):
         fields[name] = json.loads(fields[name]) if fields[name] is not None else None
     return ErasureRow(**fields)
+
+
+async def is_newest(tx: Tx, row: ErasureRow) -> bool:
+    """True while nothing of the scope that is newer than the erasure stands here.
+
+    A peer that reopened the scope may have sent rows of the next epoch, although this node never
+    opened it.
+    """
+    if row.open_epoch is not None or row.closed_epoch != row.epoch:
+        return False
+    raw_id = row.ext_id
+    by_agent = row.kind == "agent"
+    newer = await tx.fetchval(
+        SQL.newer_rows,
+        agent=raw_id if by_agent else None,
+        project=None if by_agent else raw_id,
+        epoch=row.epoch,
+    )
+    return not newer
+
+
+async def old_ids(
+    tx: Tx, agent: AgentId | None, project: ProjectId | None, epoch: int
+) -> list[MemoryId] | None:
+    """Memories of a scope up to an epoch, or None when all that stand are of it."""
+    if not await tx.fetchval(SQL.newer_rows, agent=agent, project=project, epoch=epoch):
+        return None
+    rows = await tx.fetch(SQL.old_ids, agent=agent, project=project, epoch=epoch)
+    return [row["id"] for row in rows]
 
 
 async def lock(tx: Tx, erasure_id: str) -> ErasureRow | None:

@@ -222,3 +222,15 @@ WHERE m.id = ANY (:ids::bytea[]);
 -- name: buried
 -- Ids under the tombstones of an erasure.
 SELECT memory_id FROM tombstones WHERE erasure_id = :erasure_id;
+
+-- name: newer_rows
+-- Does anything of the scope stand that is newer than an epoch.
+SELECT EXISTS (SELECT FROM memories
+               WHERE (agent_id = :agent AND agent_epoch > :epoch) OR (project_id = :project AND project_epoch > :epoch))
+    OR EXISTS (SELECT FROM diffs
+               WHERE (agent_id = :agent AND agent_epoch > :epoch) OR (project_id = :project AND project_epoch > :epoch));
+
+-- name: old_ids
+-- Memories of a scope up to an epoch.
+SELECT id FROM memories
+WHERE (agent_id = :agent AND agent_epoch <= :epoch) OR (project_id = :project AND project_epoch <= :epoch);

@@ -11,7 +11,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
-from storage import keyring
 from storage.errors import KeyStoreError
 from storage.keyring import (
     KeyStore,
@@ -134,7 +133,7 @@ def test_a_folder_behind_a_symbolic_link_is_refused(tmp_path: Path) -> None:
 
 def test_a_key_of_another_user_is_refused(keys: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     keys.create_agent(AGENT)
-    monkeypatch.setattr(keyring.os, "geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(KeyStoreError, match="belongs to user"):
         keys.agent(AGENT)
 

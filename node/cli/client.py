@@ -119,13 +119,22 @@ def workspace(path: str | None) -> Workspace:
 
 
 def open_node(path: str | None, url: str | None, token: str | None) -> Node:
-    """The node that the options, the environment or the workspace's `.daemon/http` name."""
+    """The node that the options, the environment or the workspace's `.daemon/http` name.
+
+    A workspace that was named never leads to another node; without any, the usual port does.
+    """
     context = click.get_current_context(silent=True)
     unreachable = ERASURE_UNREACHABLE if about_erasure(context) else UNREACHABLE
     given = url or (os.environ.get("MNEMESH_URL") if path is None else None)
     token = token or os.environ.get("MNEMESH_TOKEN") or None
-    if given is None:
-        given = _announced(workspace(path)) or DEFAULT_URL
+    if not given:
+        place = workspace(path)
+        given = _announced(place)
+        if given is None and (path or os.environ.get("MNEMESH_WORKSPACE")):
+            raise Failure(
+                f"the node of {place.root} is not running; start it with `mnemesh up`", unreachable
+            )
+    given = given or DEFAULT_URL
     if not given.startswith(("http://", "https://")):
         given = f"http://{given}"
     return Node(given.rstrip("/"), token, unreachable=unreachable)

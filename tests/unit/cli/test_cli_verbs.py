@@ -68,6 +68,14 @@ def test_no_node_ends_with_2_and_says_what_to_do() -> None:
     assert "mnemesh up" in result.stderr
 
 
+def test_a_named_workspace_never_leads_to_another_node(tmp_path: Path) -> None:
+    result = run("recall", "x", "--path", str(tmp_path))
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"Error: the node of {tmp_path} is not running; start it with `mnemesh up`\n"
+    )
+
+
 def test_no_node_ends_with_7_for_erasures() -> None:
     assert run("erasure", "list", "--url", "http://127.0.0.1:9").exit_code == 7
     assert run("erase", "agent", "bob", "--yes", "--url", "http://127.0.0.1:9").exit_code == 7

@@ -52,12 +52,7 @@ def drop_scope(
 ) -> None:
     """A scope's epoch was closed: nothing of it may be found from now on."""
     relay.drop(relay.about(scope.id))
-    members = [
-        each.id
-        for each in residency.graph.residents()
-        if scope.id == (each.agent_id if scope.kind is ScopeKind.AGENT else each.project_id)
-    ]
-    residency.graph.hide(members)
+    residency.fence(scope)
     if scope.kind is ScopeKind.AGENT:
         agents.drop(scope.id)
 

@@ -20,7 +20,7 @@ from storage.hot.index import IndexFault
 from storage.hot.reports import InsertReport
 from storage.local import LocalNode
 from storage.memories import Stored
-from storage.model import Memory, MemoryId
+from storage.model import Hlc, Memory, MemoryId, Scope, ScopeKind
 from storage.pool import Database
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,7 @@ class Residency:
         self._node = node
         self._limiter = trio.CapacityLimiter(1)
         self._departed: dict[MemoryId, None] = {}
+        self._fences: dict[Scope, Hlc] = {}
         self._accesses: Counter[MemoryId] = Counter()
 
     async def load(self, db: Database) -> int:
@@ -117,6 +118,15 @@ class Residency:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self.graph.hide, list(ids), limiter=self._limiter)
 
+    def fence(self, scope: Scope) -> None:
+        """Take a closed scope out of every search, also what was stored just before."""
+        self._fences[scope] = self._node.clock.last
+        self.graph.hide(
+            resident.id
+            for resident in self.graph.residents()
+            if scope.id in (resident.agent_id, resident.project_id)
+        )
+
     def touch(self, ids: Sequence[MemoryId], now_ms: int) -> None:
         """Note that memories were recalled."""
         self.graph.touch(ids, now_ms)
@@ -162,10 +172,18 @@ class Residency:
 
     def _insert_now(self, rows: Sequence[Stored]) -> InsertReport:
         """In one thread at a time with `hide` and `forget`, so the check holds to the end."""
-        staying = [row for row in rows if row.memory.id not in self._departed]
+        staying = [row for row in rows if not self._is_over(row.memory)]
         if not staying:
             return InsertReport(0, 0, (), ())
         return self.graph.insert(
             [memories.resident(row.memory, self._node.node_id) for row in staying],
             np.stack([row.vector for row in staying]),
         )
+
+    def _is_over(self, memory: Memory) -> bool:
+        if memory.id in self._departed:
+            return True
+        scopes = [Scope(ScopeKind.AGENT, memory.agent_id)]
+        if memory.project_id is not None:
+            scopes.append(Scope(ScopeKind.PROJECT, memory.project_id))
+        return any(memory.hlc <= self._fences.get(scope, -1) for scope in scopes)

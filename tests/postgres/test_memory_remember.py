@@ -424,6 +424,20 @@ async def test_a_lost_race_with_a_forget_leaves_no_resident(world: World) -> Non
     assert memory.id not in world.graph
 
 
+async def test_a_lost_race_with_a_closing_leaves_no_resident(world: World) -> None:
+    agent = await world.agent("a1")
+    residency = world.context.residency
+    memory = await world.store(agent, "of the old epoch")
+    vector = world.graph.vector(memory.id)
+    assert vector is not None
+    residency.fence(Scope(ScopeKind.AGENT, agent.id))
+    assert memory.id not in world.graph
+    await residency.add([(memory, vector)])
+    assert memory.id not in world.graph
+    later = await world.store(agent, "of the next epoch")
+    assert later.id in world.graph
+
+
 async def test_the_batch_size_is_bounded(world: World) -> None:
     agent = await world.agent("a1")
     for count in (0, 501):

@@ -144,7 +144,7 @@ CREATE UNIQUE INDEX memories_idempotency ON memories
 CREATE INDEX memories_agent ON memories (agent_id, created_at DESC, id DESC);
 CREATE INDEX memories_newest ON memories (created_at DESC, id DESC);
 CREATE INDEX memories_project ON memories (project_id, created_at DESC, id DESC);
-CREATE INDEX memories_words ON memories USING gin (words);
+CREATE INDEX memories_words ON memories USING gin (words) WITH (fastupdate = off);
 CREATE INDEX memories_deleted ON memories (deleted_at, id) WHERE deleted_at IS NOT NULL;
 CREATE INDEX memories_expires ON memories (expires_at) WHERE expires_at IS NOT NULL AND deleted_at IS NULL;
 

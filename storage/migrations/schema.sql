@@ -896,7 +896,7 @@ CREATE UNIQUE INDEX memories_source ON public.memories USING btree (agent_id, pr
 
 CREATE UNIQUE INDEX memories_text ON public.memories USING btree (agent_id, project_id, scope_label, hash_version, content_hash) NULLS NOT DISTINCT WHERE ((kind = 'cell'::text) AND (content_hash IS NOT NULL) AND (deleted_at IS NULL));
 
-CREATE INDEX memories_words ON public.memories USING gin (words);
+CREATE INDEX memories_words ON public.memories USING gin (words) WITH (fastupdate=off);
 
 CREATE INDEX memory_history_age ON public.memory_history USING btree (created_at);
 

@@ -68,7 +68,7 @@ ORDER BY m.created_at DESC, m.id DESC
 LIMIT :limit;
 
 -- name: search_words
--- Rows by rare words first: BM25 over term presence, each term's visible rows capped before they are ranked.
+-- Rows by rare words first: BM25 over term presence. Each term's rows are narrowed by plain columns and capped, ranked, and only the best judged by the visibility rule.
 WITH terms AS MATERIALIZED (
     SELECT row_number() OVER () AS term, q FROM (
         SELECT plainto_tsquery('simple', word) AS q FROM unnest(:words::text[]) AS word
@@ -78,12 +78,14 @@ WITH terms AS MATERIALIZED (
 ), hits AS MATERIALIZED (
     SELECT t.term, h.id, h.size
     FROM terms t CROSS JOIN LATERAL (
-        SELECT w.id, length(w.words)::float8 AS size
-        FROM memories w JOIN live_rows m ON m.id = w.id AND m.agent_id = w.agent_id
+        SELECT w.id, w.indexed_chars::float8 AS size
+        FROM memories w
         WHERE w.words @@ t.q
-          AND memory_visible(m, :reader, :policy, :group, :projects, :now, :with_superseded)
-          AND m.kind <> 'agent'
-          AND (:agent_id::bytea IS NULL OR m.agent_id = :agent_id)
+          AND w.deleted_at IS NULL
+          AND w.kind <> 'agent'
+          AND (w.agent_id = :reader
+               OR (w.visibility = 'global' AND (:policy = 'shared' OR w.agent_id = ANY (:group::bytea[]))))
+          AND (:agent_id::bytea IS NULL OR w.agent_id = :agent_id)
         LIMIT :cap
     ) h
 ), frequency AS MATERIALIZED (
@@ -94,12 +96,14 @@ WITH terms AS MATERIALIZED (
 ), ranked AS MATERIALIZED (
     SELECT h.id, sum(f.rarity * 2.2 / (1 + 1.2 * (0.25 + 0.75 * h.size / t.size))) AS rank
     FROM hits h JOIN frequency f ON f.term = h.term CROSS JOIN typical t
-    GROUP BY h.id ORDER BY rank DESC, h.id LIMIT :limit
+    GROUP BY h.id ORDER BY rank DESC, h.id LIMIT :limit * 8
 )
 SELECT m.*, r.rank, -(e.vector <#> :vector) AS score
-FROM ranked r JOIN memory_rows m ON m.id = r.id
+FROM ranked r JOIN live_rows m ON m.id = r.id
 LEFT JOIN embeddings e ON e.memory_id = m.id AND e.model = :model
-ORDER BY r.rank DESC, m.id;
+WHERE memory_visible(m, :reader, :policy, :group, :projects, :now, :with_superseded)
+ORDER BY r.rank DESC, m.id
+LIMIT :limit;
 
 -- name: search_vectors
 -- Exact nearest rows by inner product, hot and cold alike.

@@ -20,7 +20,7 @@ from erasure.states import ResidueFound, Role, Run, State, reached
 from erasure.tiers import check_catalog
 from storage import erasures
 from storage.erasures import ErasureRow
-from storage.errors import MnemeshError, NotFound, StartRefused
+from storage.errors import MnemeshError, NotFound
 from storage.model import Scope, ScopeKind
 from storage.pool import Tx
 
@@ -98,8 +98,6 @@ async def _attempt(ctx: ErasureContext, erasure_id: str) -> bool:
             await closing.try_close(ctx, erasure_id)
         else:
             await drive(ctx, erasure_id)
-    except StartRefused:
-        raise
     except (MnemeshError, OSError) as error:
         code = error.code if isinstance(error, MnemeshError) else type(error).__name__
         LOG.warning(

@@ -328,7 +328,9 @@ async def test_i23_batches_are_bounded(origin: ErasureNode) -> None:
         assert seen.count("batch:pg.memories") == 4
 
 
-async def test_a_writer_that_began_before_the_fence_is_erased_too(origin: ErasureNode) -> None:
+async def test_es_02_a_writer_that_began_before_the_fence_is_erased_too(
+    origin: ErasureNode,
+) -> None:
     """G2: the fence waits for the writer, and what the writer committed goes."""
     with trio.fail_after(LIMIT):
         a1 = await add_agent(origin, "a1")

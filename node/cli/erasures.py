@@ -6,6 +6,7 @@ node cannot be reached; `verify` has those of the offline verifier, 0 to 5.
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 import time
@@ -172,17 +173,38 @@ def _tell(told: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(told)
         return
-    flat: list[tuple[str, object]] = []
-    for name, value in told.items():
-        if name in ("certificate", "closure", "addenda"):
-            value = ("yes" if value else "not yet") if name != "addenda" else len(value or [])
-        elif name == "receipts" and isinstance(value, dict):
-            value = f"{value.get('have')} of {value.get('of')}"
-        elif isinstance(value, dict):
-            flat.extend((f"{name}.{key}", one) for key, one in value.items())
-            continue
-        flat.append((name, value))
-    facts(flat)
+    receipts = told.get("receipts") or {}
+    facts(
+        [
+            ("erasure", told["erasure_id"]),
+            ("state", told["state"]),
+            *_counts(told),
+            ("receipts", f"{receipts.get('have', 0)} of {receipts.get('of', 0)}"),
+            *((f"node {one['node_id']}", one["status"]) for one in told.get("recipients") or ()),
+            ("addenda", len(told.get("addenda") or ())),
+            ("due by", told.get("due_by")),
+        ]
+    )
+    if told.get("certificate"):
+        click.echo(
+            f"proof: mnemesh certificate {told['erasure_id']} -o FOLDER --with ...", err=True
+        )
+
+
+def _counts(told: dict[str, Any]) -> list[tuple[str, object]]:
+    """What the certificate, or the plan of a dry run, counts."""
+    if told.get("plan"):
+        return [(f"would go from {tier}", n) for tier, n in told["plan"]["tiers"].items() if n]
+    if not told.get("certificate"):
+        return []
+    try:
+        tiers = json.loads(base64.b64decode(told["certificate"]["payload"]))["predicate"]["tiers"]
+        sums = {key: sum(one[key] for one in tiers.values()) for key in ("n", "retained")}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Failure("the node's certificate cannot be read") from error
+    removed_now = told.get("removed_now") or 0
+    again = [("removed again", removed_now)] if removed_now else []
+    return [("unreachable now", sums["n"]), ("retained", sums["retained"]), *again]
 
 
 @click.group(cls=Verbs)

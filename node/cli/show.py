@@ -29,7 +29,11 @@ def console() -> Console:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
-    """A table whose last column takes the room that is left."""
+    """A table whose last column takes the room that is left; `none` without a row."""
+    rows = list(rows)
+    if not rows:
+        sys.stdout.write("none\n")
+        return
     made = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
     for position, head in enumerate(heads):
         last = position + 1 == len(heads)

@@ -83,12 +83,12 @@ async def erase(call: Call, given: EraseBody) -> Reply:
     context = call.services.erasure
     begun = await requests.intend(context, request)
     if isinstance(begun, Wrapper):
-        return Reply(begun.as_json())
+        return Reply(_view(begun))
     place = {"Location": f"/api/erasures/{begun}"}
     standing = await requests.status(context, begun)
     if reached(standing.state, State.CERTIFIED):
-        return Reply((await requests.erase(context, request)).as_json(), headers=place)
-    return Reply(standing.as_json(), status=202, headers=place)
+        return Reply(_view(await requests.erase(context, request)), headers=place)
+    return Reply(_view(standing), status=202, headers=place)
 
 
 @routes.add("GET", "/api/erasures", need=READERS, shape=ListQuery)
@@ -121,7 +121,7 @@ async def list_erasures(call: Call, given: ListQuery) -> Reply:
 async def get_erasure(call: Call, given: Nothing) -> Reply:
     """How an erasure stands."""
     erasure_id = await _reachable(call)
-    return Reply((await requests.status(call.services.erasure, erasure_id)).as_json())
+    return Reply(_view(await requests.status(call.services.erasure, erasure_id)))
 
 
 @routes.add("GET", "/api/erasures/{id}/certificate", need=READERS, shape=Nothing)
@@ -260,6 +260,10 @@ def _named(call: Call, kind: str, name: str) -> Scope | None:
             if name in (project.name, id_text(project.project_id)):
                 return Scope(ScopeKind.PROJECT, project.project_id)
     return None
+
+
+def _view(wrapper: Wrapper) -> dict[str, Any]:
+    return wrapper.as_json() | {"due_by": when(wrapper.due_by)}
 
 
 def _parsed(data: bytes) -> Any:

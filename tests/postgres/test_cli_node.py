@@ -128,7 +128,7 @@ async def test_agents_projects_members_and_tokens(served: Edge) -> None:
     assert made["read_policy"] == "isolated"
     assert "bob" in (await run(served, "agent", "list")).stdout
     assert "team" in (await run(served, "project", "list")).stdout
-    assert (await run(served, "members")).exit_code == 0
+    assert (await run(served, "members")).stdout == "none\n"
     token = await run(served, "token", "create", "--role", "agent", "--agent", "bob")
     assert token.stdout.count(".") == 1
     unbound = await run(served, "token", "create", "--role", "agent")
@@ -149,11 +149,14 @@ async def test_erase_prove_and_verify(served: Edge, tmp_path: Path) -> None:
     await done(served, "remember", "bob likes tea", "--agent", "bob")
     planned = await run(served, "erase", "agent", "bob", "--dry-run", "--json")
     assert json.loads(planned.stdout)["state"] == "planned"
+    assert "would go from" in (await run(served, "erase", "agent", "bob", "--dry-run")).stdout
     told = await run(served, "erase", "agent", "bob", "--yes", "--json", "--wait", "closed")
     assert told.exit_code == 0, told.output
     erasure_id = json.loads(told.stdout)["erasure_id"]
     assert erasure_id in (await run(served, "erasure", "list")).stdout
-    assert (await run(served, "erasure", "status", erasure_id)).exit_code == 0
+    told = await run(served, "erasure", "status", erasure_id)
+    assert told.exit_code == 0
+    assert "unreachable now" in told.stdout
     folder = tmp_path / "proof"
     everything = "receipts,closure,addenda,proof,head,trust"
     wrote = await run(served, "certificate", erasure_id, "-o", str(folder), "--with", everything)

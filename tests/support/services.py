@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from erasure.settings import ErasureSettings
 from gossip.relay import RelayCache
 from node.agents import AgentDirectory
 from node.config import Config, load_config, parse_config
-from node.embed.bundled import load_bundled
+from node.embed.bundled import BundledEmbedder, load_bundled
 from node.http import server
 from node.http.app import build
 from node.http.auth import Authority
@@ -41,6 +42,12 @@ from tests.support.memory import World, make_world
 
 SECRET = bytes(range(32))
 PORT = 3850
+
+
+@cache
+def bundled() -> BundledEmbedder:
+    """The real embedder, loaded once for the session."""
+    return load_bundled()
 
 
 class FakeMesh:
@@ -210,7 +217,7 @@ async def edge(db: Database, island: Island, tmp_path: Path) -> AsyncIterator[Ed
     """The HTTP side of a node on an empty database; a test has 60 seconds."""
     with trio.fail_after(60):
         (tmp_path / "node").mkdir(mode=0o700)
-        world = await make_world(db, tmp_path, embedder=load_bundled())
+        world = await make_world(db, tmp_path, embedder=bundled())
         services = edge_services(world, island, tmp_path / "workspace", config())
         yield open_edge(services, world, island)
 

@@ -1,0 +1,99 @@
+"""Every way to read meets one rule: what is gone is gone on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from erasure import apply
+from storage.model import parse_id
+from tests.support.services import Edge, edge
+
+__all__ = ["edge"]
+
+pytestmark = pytest.mark.postgres
+
+TEXT = "the harbour opens at dawn"
+
+
+async def nothing(edge: Edge, memory_id: str) -> None:
+    """Leave the memory alone."""
+
+
+async def delete(edge: Edge, memory_id: str) -> None:
+    await edge.post("/api/memory/delete", {"id": memory_id, "agent_id": "bob"})
+
+
+async def forget(edge: Edge, memory_id: str) -> None:
+    await edge.post("/api/memory/forget", {"id": memory_id, "agent_id": "bob"})
+
+
+async def expire(edge: Edge, memory_id: str) -> None:
+    edge.world.pass_time(hours=2)
+
+
+async def evict(edge: Edge, memory_id: str) -> None:
+    edge.world.context.residency.evict([parse_id(memory_id, "id")])
+
+
+async def supersede(edge: Edge, memory_id: str) -> None:
+    await edge.world.change(
+        "UPDATE memories SET superseded_by = decode(repeat('11', 16), 'hex'), "
+        "superseded_at = now() WHERE kind = 'cell'"
+    )
+    await edge.world.restart()
+
+
+async def erase(edge: Edge, memory_id: str) -> None:
+    begun = await edge.post("/api/erasures", {"scope": {"kind": "agent", "id": "bob"}})
+    await apply.drive(edge.services.erasure, begun.json()["erasure_id"])
+
+
+@pytest.mark.parametrize(
+    ("happen", "seen"),
+    [
+        (nothing, True),
+        (evict, True),
+        (delete, False),
+        (forget, False),
+        (expire, False),
+        (supersede, False),
+        (erase, False),
+    ],
+)
+async def test_all_reads_agree_on_each_state(
+    edge: Edge, happen: Callable[[Edge, str], Awaitable[None]], seen: bool
+) -> None:
+    await edge.world.agent("bob")
+    body = {"content": TEXT, "agent_id": "bob", "ttl_seconds": 3600}
+    row = (await edge.post("/api/memory/remember", body)).json()
+    await happen(edge, row["id"])
+    for agent in ("bob", "default"):
+        if happen is erase and agent == "bob":
+            assert (await edge.get("/api/memories", params={"agent_id": "bob"})).status_code == 404
+            continue
+        who = {"agent_id": agent}
+        page = (await edge.get("/api/memories", params=who)).json()["memories"]
+        found = (await edge.get("/api/memory/search", params=who | {"q": TEXT})).json()
+        asked = (await edge.post("/api/memory/recall", who | {"query": TEXT})).json()
+        fetched = await edge.get(f"/api/memory/{row['id']}", params=who)
+        told = {
+            "page": [one["id"] for one in page] == [row["id"]],
+            "search": [one["id"] for one in found["results"]] == [row["id"]],
+            "recall": [one["id"] for one in asked["results"]] == [row["id"]],
+            "get": fetched.status_code == 200,
+        }
+        assert told == dict.fromkeys(told, seen), agent
+    if happen not in (erase, supersede):
+        export = await edge.get("/api/memory/export", params={"agent_id": "bob"})
+        assert (TEXT in export.text) is seen
+
+
+async def test_a_recovery_that_meets_the_same_text_names_it(edge: Edge) -> None:
+    first = (await edge.post("/api/memory/remember", {"content": TEXT})).json()
+    await edge.post("/api/memory/delete", {"id": first["id"]})
+    second = (await edge.post("/api/memory/remember", {"content": TEXT})).json()
+    answer = await edge.post("/api/memory/recover", {"id": first["id"]})
+    assert answer.status_code == 409
+    assert (answer.json()["status"], answer.json()["id"]) == ("duplicate", second["id"])

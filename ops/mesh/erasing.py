@@ -35,8 +35,10 @@ TOLERATED: Final = frozenset({"physical", "backup", "closure", "witness"})
 DONE: Final = (0, 2)
 """Exit codes of `erase`: complete, or certified with something pending."""
 DOCUMENTS: Final = "receipts,closure,addenda,proof,head,trust"
-MARKS: Final = ("tombstones", "outbox")
-"""Tables in which the id of an erased memory stays on purpose: they keep it away."""
+MARKS: Final = ("tombstones", "outbox", "holders")
+"""Tables that keep bare ids on purpose, so that no late copy comes back: of agents too."""
+MEMORY_MARKS: Final = (*MARKS, "deliveries")
+"""The same for ids of memories: what was sent to which peer. Texts may stand in no table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,14 +277,16 @@ def residue(
     home = stage.node("A")
     raw = evidence.raw(agent_id)
     ids = {each.id for each in own}
+    gone = [evidence.raw(each.id) for each in probes]
     texts = [each.document.text for each in probes]
     traces: list[Trace] = []
     for node in stage.nodes:
         reader = next(each.name for each in stage.writers_of(node) if each.name != writer)
         count = by_vector(node, reader, ids, vectors) + listed(node, reader, ids)
         traces += [Trace(node.name, "answers", count)] if count else []
-        traces += evidence.rows_with(node, [raw], texts)
-        traces += evidence.rows_with(node, [evidence.raw(each.id) for each in probes], [], MARKS)
+        traces += evidence.rows_with(node, [], texts)
+        traces += evidence.rows_with(node, [raw], beside=MARKS)
+        traces += evidence.rows_with(node, gone, beside=MEMORY_MARKS)
         traces += evidence.files_with(node, [raw], texts)
     answered = readable(stage.nodes, stage, probes, unless=writer)
     traces += [Trace("all", "answers by id and text", answered)] if answered else []
@@ -309,6 +313,7 @@ def residue(
         "asked by id, in their words, by vector and in lists; read every table and every file "
         f"but PostgreSQL's own: found {found}"
     )
+    stage.say(f"bare ids stay in {', '.join(MEMORY_MARKS)}, so that late copies are refused")
 
 
 def by_vector(node: Node, reader: str, ids: set[str], vectors: Sequence[Sequence[float]]) -> int:

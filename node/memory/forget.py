@@ -99,7 +99,9 @@ async def recover(
     NotFound, RecoverRefused.
     """
     recovered = await context.db.transact(_recover, context, agent, memory_id, actor)
-    await context.residency.readmit(context.db, recovered.memory.id)
+    await context.residency.readmit(
+        context.db, recovered.memory.id, context.settings.recall_deadline_s
+    )
     if recovered.memory.announced_at:
         context.announced()
     return recovered

@@ -25,7 +25,7 @@ async def get(context: MemoryContext, agent: AgentProfile, memory_id: MemoryId) 
     )
     if not rows:
         raise NotFound("memory not found")
-    await context.residency.reload(context.db, [memory_id])
+    await context.residency.warm(context.db, [memory_id], context.settings.recall_deadline_s)
     return rows[0]
 
 

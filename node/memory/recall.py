@@ -68,8 +68,9 @@ class _Rows:
 async def recall(context: MemoryContext, question: Question) -> Answer:
     """The memories that answer a question best, as far as the agent may see them.
 
-    A failing or late search is named in `degraded`; the others still answer. Hits that were cold
-    become resident. Raises InvalidInput, and what the embedder raises.
+    A failing or late search is named in `degraded`; the others still answer. What is deleted
+    while they search is left out. Hits that were cold become resident. Raises InvalidInput, and
+    what the embedder raises.
     """
     query = check_text(question.query, "query").strip()
     if not query and question.vector is None:
@@ -85,10 +86,14 @@ async def recall(context: MemoryContext, question: Question) -> Answer:
     degraded: list[str] = []
     if not question.fast:
         rows, degraded = await _rows(context, question, reader, query, vector)
-    answer = _fused(context, question, hot, rows, reader)
+    answer = tuple(
+        hit
+        for hit in _fused(context, question, hot, rows)
+        if not context.residency.has_left(hit.memory.id)
+    )
     cold = [hit.memory.id for hit in answer if hit.tier == "cold"]
     if cold:
-        await context.residency.reload(context.db, cold)
+        await context.residency.warm(context.db, cold, context.settings.recall_deadline_s)
     context.residency.touch(
         [hit.memory.id for hit in answer], int(context.now().timestamp() * 1000)
     )
@@ -197,7 +202,6 @@ def _fused(
     question: Question,
     hot: Sequence[Hit],
     rows: _Rows,
-    reader: Reader,
 ) -> tuple[RecallHit, ...]:
     nearest = [(hit.resident.id, hit.score) for hit in hot]
     nearest += [(found.memory.id, found.cosine or 0.0) for found in rows.cold]

@@ -15,6 +15,7 @@ import trio
 from numpy.typing import NDArray
 
 from storage import memories
+from storage.errors import MnemeshError
 from storage.hot.graph import HotGraph
 from storage.hot.index import IndexFault
 from storage.hot.reports import InsertReport
@@ -91,14 +92,27 @@ class Residency:
         rows = await db.read(memories.with_vectors, wanted, self.model)
         await self._insert(rows)
         self.reloaded_total += len(rows)
-        await self._drop_dead(db, [row.memory.id for row in rows])
+        inserted = [row.memory.id for row in rows]
+        try:
+            await self._drop_dead(db, inserted)
+        except BaseException:
+            self.graph.hide(inserted)
+            raise
         return len(rows)
 
-    async def readmit(self, db: Database, memory_id: MemoryId) -> None:
+    async def warm(self, db: Database, ids: Sequence[MemoryId], patience_s: float) -> None:
+        """`reload` for the sake of later readers: one that fails or takes too long is given up."""
+        try:
+            with trio.move_on_after(patience_s):
+                await self.reload(db, ids)
+        except MnemeshError as error:
+            log.warning("%d memories stay cold: %s (%s)", len(ids), error, error.code)
+
+    async def readmit(self, db: Database, memory_id: MemoryId, patience_s: float) -> None:
         """Make a recovered memory resident, if its row is still live."""
         self._departed.pop(memory_id, None)
         self.has_cold = True
-        await self.reload(db, [memory_id])
+        await self.warm(db, [memory_id], patience_s)
 
     async def hide(self, ids: Sequence[MemoryId]) -> None:
         """Take soft-deleted memories out of every search. Not cancellable."""
@@ -117,6 +131,10 @@ class Residency:
         self.has_cold = True
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self.graph.hide, list(ids), limiter=self._limiter)
+
+    def has_left(self, memory_id: MemoryId) -> bool:
+        """Whether a memory was hidden or forgotten lately."""
+        return memory_id in self._departed
 
     def fence(self, scope: Scope) -> None:
         """Take a closed scope out of every search, also what was stored just before."""

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pytest
+import trio
 
 from node.memory import forget as ending
 from node.memory import reading
+from node.memory import recall as recalling
 from node.memory.ranking import Source
 from storage import memories
 from storage.content import bigrams
-from storage.errors import InvalidInput, NotFound
+from storage.database_errors import DatabaseUnavailable
+from storage.errors import InvalidInput, MnemeshError, NotFound
 from storage.model import AgentProfile, Memory, MemoryId, ReadPolicy, Visibility
+from storage.pool import Database
 from tests.support.memory import World, lit
 
 TEXT = "the harbour opens at dawn"
@@ -403,3 +408,66 @@ async def test_an_empty_node_answers_nothing(world: World) -> None:
     agent = await world.agent("a1")
     answer = await world.recall(agent, "anything")
     assert (answer.hits, answer.degraded) == ((), ())
+
+
+class Stalled:
+    """A database whose reads of one kind fail or never end."""
+
+    def __init__(self, db: Database, work: object, failure: MnemeshError | None) -> None:
+        self._db, self._work, self._failure = db, work, failure
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+    async def read(self, work: Any, *args: Any, **kwargs: Any) -> Any:
+        if work is not self._work:
+            return await self._db.read(work, *args, **kwargs)
+        if self._failure is not None:
+            raise self._failure
+        return await trio.sleep_forever()
+
+
+@pytest.mark.parametrize("failure", [DatabaseUnavailable(), None], ids=["fails", "hangs"])
+async def test_a_search_that_fails_or_hangs_is_named_and_residents_answer(
+    world: World, failure: MnemeshError | None
+) -> None:
+    agent = await world.agent("a1")
+    memory = await world.store(agent, TEXT)
+    world.context.residency.has_cold = True
+    world.configure(recall_deadline_s=0.2)
+    world.context.db = Stalled(world.db, recalling._search, failure)  # type: ignore[assignment]
+    answer = await world.recall(agent, TEXT)
+    reason = failure.code if failure else "deadline"
+    assert answer.degraded == (f"text: {reason}", f"cold: {reason}")
+    assert [hit.memory.id for hit in answer.hits] == [memory.id]
+
+
+async def test_what_is_forgotten_during_a_recall_is_not_in_its_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await world.agent("a1")
+    memory = await world.store(agent, TEXT)
+    read = world.db.read
+
+    async def forget_first(*args: Any, **kwargs: Any) -> Any:
+        rows = await read(*args, **kwargs)
+        await ending.forget(world.context, agent, [memory.id])
+        return rows
+
+    monkeypatch.setattr(world.db, "read", forget_first)
+    assert await world.found(agent, TEXT) == set()
+
+
+@pytest.mark.parametrize("failure", [DatabaseUnavailable(), None], ids=["fails", "hangs"])
+async def test_an_answer_does_not_wait_for_a_reload(
+    world: World, failure: MnemeshError | None
+) -> None:
+    agent = await world.agent("a1")
+    memory = await world.store(agent, TEXT)
+    world.context.residency.evict([memory.id])
+    world.configure(recall_deadline_s=0.5)
+    stalled = Stalled(world.db, memories.with_vectors, failure)
+    world.context.db = stalled  # type: ignore[assignment]
+    assert await world.found(agent, TEXT) == {memory.id}
+    assert (await reading.get(world.context, agent, memory.id)).id == memory.id
+    assert memory.id not in world.graph

@@ -112,8 +112,9 @@ async def _step(ctx: ErasureContext, run: Run) -> None:
     state = State(run.row.state)
     if state is State.INTENDED:
         if run.scope is not None and run.newest:
-            ctx.fenced(run.scope)
+            # Who was resident is noted before the owners of caches take them out as well.
             await trio.to_thread.run_sync(removal.hide_scope, ctx, run.id, run.scope)
+            ctx.fenced(run.scope)
         await ctx.db.transact(erasures.set_state, run.id, State.QUIESCED.value)
     elif state is State.QUIESCED:
         await plan.make(ctx, run)

@@ -45,9 +45,9 @@ async def accept_fence(ctx: ErasureContext, wire: bytes, peer: NodeId) -> str:
     known = scope_of_handle(ctx.node, ctx.access.current, body.scope_kind, body.scope_handle)
     new, scope, old = await ctx.db.transact(_fence, ctx, body, wire, known)
     if scope is not None:
-        ctx.fenced(scope)
         if old is None:
             await trio.to_thread.run_sync(removal.hide_scope, ctx, body.erasure_id, scope)
+            ctx.fenced(scope)
         else:
             await trio.to_thread.run_sync(removal.hide_ids, ctx, body.erasure_id, old)
     return APPLIED if new else ALREADY

@@ -33,7 +33,7 @@ from storage.model import MemoryId, Scope, ScopeKind
 from storage.pool import Tx
 
 SAMPLES = 1_000
-OWN_KEY = "key"
+OWN_KEY = "signing key"
 
 
 async def make(ctx: ErasureContext, run: Run) -> None:
@@ -137,7 +137,10 @@ async def bury_ids(tx: Tx, node: LocalNode, run: Run, ids: list[MemoryId]) -> No
 
 
 def outside(ctx: ErasureContext) -> list[MemoryTier]:
-    """Places outside PostgreSQL and the hot graph, the agent's key among them."""
+    """Places outside PostgreSQL and the hot graph, the agent's key among them.
+
+    Several may have one name: their records are then told apart by what they call them.
+    """
     return [*ctx.tiers.memory, _agent_key(ctx.node.keys)]
 
 
@@ -146,7 +149,7 @@ def _agent_key(keys: KeyStore) -> MemoryTier:
         scope = target.scope
         if scope is None or scope.kind is not ScopeKind.AGENT or not target.all_of_scope:
             return []
-        return [OWN_KEY] if keys.agent(scope.id) is not None else []
+        return [OWN_KEY] if keys.has_agent(scope.id) else []
 
     def remove(target: Target, _: object) -> int:
         scope = target.scope

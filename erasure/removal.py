@@ -54,18 +54,13 @@ async def memory(ctx: ErasureContext, run: Run) -> Graph:
         await _note_all(ctx, run, VECTORS)
         if mode is Graph.UNTOUCHED and found:
             mode = Graph.REBUILT  # the process began anew and loaded only what survives
-    for place in outside(ctx):
-        if not place.name.startswith(FILES):
-            await _clear(ctx, run, place, target)
+    await _clear(ctx, run, target, files=False)
     return mode
 
 
 async def files(ctx: ErasureContext, run: Run) -> None:
     """Remove snapshots, exports and the agent's files, its key last."""
-    target = await target_of(ctx, run)
-    for place in outside(ctx):
-        if place.name.startswith(FILES):
-            await _clear(ctx, run, place, target)
+    await _clear(ctx, run, await target_of(ctx, run), files=True)
 
 
 def hide_scope(ctx: ErasureContext, erasure_id: str, scope: Scope) -> None:
@@ -109,10 +104,17 @@ async def _remove_batch(tx: Tx, node: LocalNode, run: Run, tier: TableTier) -> i
     return len(left)
 
 
-async def _clear(ctx: ErasureContext, run: Run, place: MemoryTier, target: Target) -> None:
-    left = await ctx.db.read(_all_left, run, place.name)
-    await trio.to_thread.run_sync(place.remove, target, [rid for _, rid in left])
-    await ctx.db.transact(erasures.mark_removed, run.id, place.name, [leaf for leaf, _ in left])
+async def _clear(ctx: ErasureContext, run: Run, target: Target, *, files: bool) -> None:
+    """Clear the places of one group; a name is done when all places of that name are."""
+    places_of: dict[str, list[MemoryTier]] = {}
+    for place in outside(ctx):
+        if place.name.startswith(FILES) == files:
+            places_of.setdefault(place.name, []).append(place)
+    for name, group in places_of.items():
+        left = await ctx.db.read(_all_left, run, name)
+        for place in group:
+            await trio.to_thread.run_sync(place.remove, target, [rid for _, rid in left])
+        await ctx.db.transact(erasures.mark_removed, run.id, name, [leaf for leaf, _ in left])
 
 
 async def _note_all(ctx: ErasureContext, run: Run, name: str) -> int:

@@ -284,3 +284,26 @@ async def test_es_48_writers_against_the_erasure_of_their_project(origin: Erasur
         assert await origin.one("SELECT count(*) FROM memories") == 0
         assert await origin.one("SELECT count(*) FROM diffs") == 0
         assert counts(done.certificate)["pg.memories"] >= 8
+
+
+async def test_places_that_share_a_name_are_all_cleared(origin: ErasureNode) -> None:
+    with trio.fail_after(LIMIT):
+        stores = [{"one"}, {"two"}]
+
+        def place(store: set[str]) -> MemoryTier:
+            def remove(target: Target, rids: Iterable[str]) -> int:
+                gone = store & set(rids)
+                store.difference_update(gone)
+                return len(gone)
+
+            return MemoryTier(
+                "mem.cache", lambda _: set(store), remove, lambda _: len(store), "L1", "drop"
+            )
+
+        origin.ctx.tiers = replace(origin.ctx.tiers, memory=tuple(map(place, stores)))
+        a1 = await populated(origin)
+
+        done = await requests.erase(origin.ctx, request(agent(a1)))
+
+        assert stores == [set(), set()]
+        assert counts(done.certificate) == EXPECTED | {"mem.cache": 2}

@@ -112,6 +112,8 @@ async def apply_tombstone(
     """
     body = access.check_tombstone(wire)
     now = node.wall()
+    await memories.by_ids(tx, [body.target], lock=True)
+    await tombstones.lock(tx)  # a copy that was being stored is committed now, and seen below
     rows = await memories.by_ids(tx, [body.target], lock=True)
     if any((row.agent_id, row.project_id) != (body.agent, body.project) for row in rows):
         raise InvalidRecord("the tombstone is not of the memory's agent and project")

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from gossip.affinity import Quantised, quantise_wire
 from gossip.copies import Diff, Keep, Persist, Refusal, Seen
+from gossip.limits import Conduct
 from gossip.mesh import Mesh
-from storage import clock, deliveries, diffs, memories, records
+from storage import clock, deliveries, diffs, memories, records, tombstones
 from storage.canonical import NonCanonical
 from storage.clock import Stamp
-from storage.content import normalize
+from storage.content import check_text, normalize
 from storage.errors import InvalidInput, ScopeErased, Tombstoned
 from storage.gate import Epochs
 from storage.memories import Stored
@@ -75,6 +76,7 @@ def open_copy(mesh: Mesh, body: bytes, sig: bytes, peer: NodeId) -> Inbound:
         stamp = clock.from_bytes(record.hlc)
         q = quantise_wire(record.emb, record.emb_dtype)
         vector = records.vector(record)
+        _check_storable(record)
     except NonCanonical as error:
         raise CopyRefused(Refusal.NONCANONICAL) from error
     except (InvalidRecord, InvalidInput, ValueError) as error:
@@ -109,7 +111,7 @@ async def persist_copy(
     Returns the new row, None when nothing was to be stored or it was here. Raises ScopeErased and
     Tombstoned, after which nothing changed.
     """
-    await pass_gate(tx, mesh, inbound)
+    await enter(tx, mesh, inbound)
     await save_seen(tx, persist.seen)
     stored = None
     if persist.keep is Keep.STORE and content is not None:
@@ -118,8 +120,22 @@ async def persist_copy(
     return stored
 
 
+async def enter(tx: Tx, mesh: Mesh, inbound: Inbound) -> None:
+    """Let a peer's diff in for writing. Raises ScopeErased, Tombstoned.
+
+    Until the commit no tombstone is set: otherwise one that commits at the same time would see
+    neither the new row nor the new holders, and this unit would not see the tombstone.
+    """
+    memory_id = inbound.record.memory
+    await memories.by_ids(tx, [memory_id], lock=True)
+    await pass_gate(tx, mesh, inbound)
+    await tombstones.hold_off(tx)
+    if await tombstones.existing(tx, [memory_id]):
+        raise Tombstoned()
+
+
 async def pass_gate(tx: Tx, mesh: Mesh, inbound: Inbound) -> None:
-    """Ask the gate about a peer's diff. Raises ScopeErased, Tombstoned."""
+    """Ask the gate about a diff. Raises ScopeErased, Tombstoned."""
     record = inbound.record
     await mesh.node.gate.for_foreign(
         tx,
@@ -128,6 +144,37 @@ async def pass_gate(tx: Tx, mesh: Mesh, inbound: Inbound) -> None:
         epochs=Epochs(record.agent_epoch, record.project_epoch),
         hlc=inbound.hlc,
         memory_id=record.memory,
+    )
+
+
+async def blame(
+    mesh: Mesh, sender: NodeId | None, inbound: Inbound, error: ScopeErased | Tombstoned
+) -> Refusal:
+    """The gate's verdict as the wire names it; a sender that knew of the tombstone pays."""
+    if isinstance(error, ScopeErased):
+        return Refusal.FENCED
+    if sender is not None and await mesh.db.read(
+        tombstones.acked_by, inbound.record.memory, sender
+    ):
+        mesh.note(sender, Conduct.SERVED_TOMBSTONED)
+        return Refusal.SERVED_TOMBSTONED
+    return Refusal.TOMBSTONED
+
+
+async def pass_gate_of_row(tx: Tx, mesh: Mesh, row: Memory) -> None:
+    """Ask the gate about a locked row of a project before it leaves.
+
+    Raises ScopeErased, Tombstoned.
+    """
+    if row.project_id is None:
+        raise ScopeErased("a memory without a project does not travel")
+    await mesh.node.gate.for_foreign(
+        tx,
+        agent_id=row.agent_id,
+        project_id=row.project_id,
+        epochs=Epochs(row.agent_epoch, row.project_epoch),
+        hlc=row.hlc,
+        memory_id=row.id,
     )
 
 
@@ -228,14 +275,20 @@ def checked_content(inbound: Inbound, content: bytes) -> str:
     ):
         raise CopyRefused(Refusal.MALFORMED)
     try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
+        return check_text(content.decode("utf-8"), "content")
+    except (InvalidInput, UnicodeDecodeError) as error:
         raise CopyRefused(Refusal.MALFORMED) from error
 
 
-def refusal_of(error: ScopeErased | Tombstoned) -> Refusal:
-    """The gate's verdict as the wire names it."""
-    return Refusal.FENCED if isinstance(error, ScopeErased) else Refusal.TOMBSTONED
+def _check_storable(record: DiffBody) -> None:
+    """Raises InvalidInput for what passes as a record and would fail as a row."""
+    meta = record.meta
+    texts = (record.content, meta.type, meta.who, meta.scope_label, *meta.tags)
+    for text in texts:
+        if text is not None:
+            check_text(text, "text")
+    if record.agent_epoch < 1 or record.project_epoch < 1:
+        raise InvalidInput("epochs start at 1")
 
 
 def to_core(seen: diffs.Seen | None, expires_ms: int) -> Seen | None:

@@ -7,6 +7,7 @@ module changes the state of a row.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -21,6 +22,7 @@ from gossip.wire.messages import (
     MAX_CHUNK,
     MAX_FRAME,
     MAX_OBJECT,
+    MAX_TOMB,
     Deliver,
     Delivered,
     DeliveredStatus,
@@ -28,31 +30,69 @@ from gossip.wire.messages import (
     TombsAck,
     Topic,
 )
-from storage import outbox, records
-from storage.canonical import NonCanonical
+from storage import outbox, records, tombstones
 from storage.errors import InvalidInput, MnemeshError
-from storage.model import NodeId, OutboxItem
+from storage.model import NodeId, OutboxItem, Scope, ScopeKind
 from storage.outbox import Topic as RowTopic
 from storage.pool import Tx
-from storage.records import BadSignature, FenceBody, InvalidRecord
+from storage.records import FenceBody, InvalidRecord, TombstoneBody
 
 BATCH = 256
 POLL_S = 1.0
 PARTS = 16
+MAX_INCOMING = 2 * MAX_OBJECT
+MAX_SENT = 4_096
+MAX_STAMP = 2**63 - 1
 
 
 @dataclass(slots=True)
 class Sent:
-    """Tombstone records on their way to the peer: record id to the row's subject."""
+    """Tombstone records on their way to the peer: record id to the row's subject, bounded; the
+    row of one that is pushed out is sent again."""
 
-    subjects: dict[bytes, bytes] = field(default_factory=dict)
+    subjects: OrderedDict[bytes, bytes] = field(default_factory=OrderedDict)
+
+    def note(self, record_id: bytes, subject: bytes) -> None:
+        """A record leaves."""
+        self.subjects[record_id] = subject
+        self.subjects.move_to_end(record_id)
+        while len(self.subjects) > MAX_SENT:
+            self.subjects.popitem(last=False)
 
 
 @dataclass(slots=True)
 class Incoming:
-    """Documents of which some chunks have come: (topic, subject) to what is there."""
+    """Documents of which some chunks have come, at most 2 MiB of them for one link.
 
-    parts: dict[tuple[Topic, bytes], bytearray] = field(default_factory=dict)
+    A document comes in order and is started over by its first chunk; the oldest one makes room.
+    """
+
+    _parts: OrderedDict[tuple[Topic, bytes], tuple[int, bytearray]] = field(
+        default_factory=OrderedDict
+    )
+
+    @property
+    def size(self) -> int:
+        """Bytes that wait for the rest of their document."""
+        return sum(len(held) for _, held in self._parts.values())
+
+    def add(self, message: Deliver) -> bytes | None:
+        """Keep a chunk; the whole document when this was its last one."""
+        key = (message.topic, message.subject)
+        if message.offset == 0:
+            self._parts.pop(key, None)
+            self._parts[key] = (message.total, bytearray())
+        held = self._parts.get(key)
+        if held is None or held[0] != message.total or len(held[1]) != message.offset:
+            self._parts.pop(key, None)
+            return None
+        held[1].extend(message.chunk)
+        if len(held[1]) == message.total:
+            del self._parts[key]
+            return bytes(held[1])
+        while len(self._parts) > PARTS or self.size > MAX_INCOMING:
+            self._parts.popitem(last=False)
+        return None
 
 
 async def carry(mesh: Mesh, channel: PeerChannel, sent: Sent) -> None:
@@ -109,7 +149,9 @@ async def apply_records(mesh: Mesh, peer: NodeId, wires: Sequence[bytes]) -> set
             done = await mesh.db.transact(
                 forget.apply_tombstone, mesh.node, mesh.access.current, wire, peer=peer
             )
-        except (BadSignature, InvalidRecord, NonCanonical) as error:
+        except InvalidInput as error:
+            if await mesh.db.read(_covered, mesh, wire):
+                continue
             mesh.hooks.count("refused_total", error.code)
             refused.add(wire)
             continue
@@ -124,33 +166,24 @@ async def apply_records(mesh: Mesh, peer: NodeId, wires: Sequence[bytes]) -> set
 
 async def delivered_to_us(
     mesh: Mesh, channel: PeerChannel, incoming: Incoming, message: Deliver
-) -> None:
-    """Gather the chunks of a document, hand the whole to the erasure layer, answer."""
-    key = (message.topic, message.subject)
-    held = incoming.parts.setdefault(key, bytearray())
-    if message.offset == 0:
-        held.clear()
-    if message.offset != len(held) or len(incoming.parts) > PARTS or message.total > MAX_OBJECT:
-        incoming.parts.pop(key, None)
-        return
-    held += message.chunk
-    if len(held) < message.total:
-        return
-    del incoming.parts[key]
-    verdict = await _accept(mesh, channel.peer_id, message.topic, bytes(held))
+) -> Delivered | None:
+    """Gather the chunks of a document, hand the whole to the erasure layer; the answer then."""
+    body = incoming.add(message)
+    if body is None:
+        return None
+    verdict = await _accept(mesh, channel.peer_id, message.topic, body)
     status, _, reason = verdict.partition(":")
-    await channel.send(
-        Delivered(
-            message.topic,
-            message.subject,
-            {
-                "applied": DeliveredStatus.STORED,
-                "accepted": DeliveredStatus.STORED,
-                "refused": DeliveredStatus.REFUSED,
-            }.get(status, DeliveredStatus.DUP),
-            reason[:48],
-            channel.peer_nonce,
-        )
+    answers = {
+        "applied": DeliveredStatus.STORED,
+        "accepted": DeliveredStatus.STORED,
+        "refused": DeliveredStatus.REFUSED,
+    }
+    return Delivered(
+        message.topic,
+        message.subject,
+        answers.get(status, DeliveredStatus.DUP),
+        reason[:48],
+        channel.peer_nonce,
     )
 
 
@@ -193,7 +226,7 @@ async def _send_tombstones(channel: PeerChannel, sent: Sent, items: Sequence[Out
         if page and len(item.body) + 8 > room:
             await channel.send(Tombs(tuple(page), 0))
             page, room = [], MAX_FRAME - 1024
-        sent.subjects[records.record_id(b"", item.body)] = item.subject
+        sent.note(records.record_id(b"", item.body), item.subject)
         page.append(item.body)
         room -= len(item.body) + 8
     if page:
@@ -217,8 +250,29 @@ async def _mark_sent(tx: Tx, mesh: Mesh, rows: Sequence[OutboxItem]) -> None:
         await outbox.mark_sent(tx, [item.id for item in items], now + timedelta(seconds=wait))
 
 
+async def _covered(tx: Tx, mesh: Mesh, wire: bytes) -> bool:
+    """True for the tombstone of a memory that a fence here refuses already.
+
+    The agent's card may be gone after its erasure, and with it the proof of the signature.
+    """
+    try:
+        sealed = records.open_sealed(wire, max_bytes=MAX_TOMB)
+        body = records.decode(sealed.b, TombstoneBody)
+    except InvalidInput:
+        return False
+    project = Scope(ScopeKind.PROJECT, body.project) if body.project else None
+    return await tombstones.fence_covers(
+        tx,
+        agent_handle=mesh.node.handle(Scope(ScopeKind.AGENT, body.agent)),
+        agent_epoch=body.agent_epoch,
+        project_handle=mesh.node.handle(project) if project else None,
+        project_epoch=body.project_epoch,
+        hlc=MAX_STAMP,
+    )
+
+
 def _is_fence(wire: bytes) -> bool:
-    sealed = records.open_sealed(wire, max_bytes=4096)
+    sealed = records.open_sealed(wire, max_bytes=MAX_TOMB)
     try:
         records.decode(sealed.b, FenceBody)
     except InvalidRecord:

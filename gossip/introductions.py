@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gossip import profile as profiles
-from gossip.channel import PeerChannel
-from gossip.liveness import Effect as LifeEffect
-from gossip.liveness import Life, LifeChanged, SendPing
+from gossip.channel import LinkClosed, PeerChannel
+from gossip.liveness import Event as LifeEvent
+from gossip.liveness import Life, SendPing
 from gossip.mesh import Mesh
-from gossip.quarantine import MemberChanged, Synced
+from gossip.quarantine import MemberChanged, MemberGone, Synced
+from gossip.tls import check_admissible
 from gossip.wire.messages import Acl, Cards, ProfileMsg
 from storage import clock, outbox, peers, principals, records
 from storage.access import open_acl
-from storage.canonical import NonCanonical
 from storage.errors import InvalidInput
 from storage.keyring import public_bytes
 from storage.model import NodeId, ProjectId
@@ -36,34 +36,34 @@ async def met(mesh: Mesh, channel: PeerChannel) -> None:
 
 async def introduce(mesh: Mesh, channel: PeerChannel) -> None:
     """Send access lists that the peer lacks, the cards of shared projects, and the profile."""
-    await send_lists(mesh, channel)
-    await send_cards(mesh, channel)
-    await send_profile(mesh, channel)
-
-
-async def send_lists(mesh: Mesh, channel: PeerChannel) -> None:
-    """Access lists of shared projects that are newer than the peer's hello knew."""
     theirs = dict(channel.hello.projects)
     for project_id in sorted(channel.shared_projects):
         project = mesh.access.current.projects[project_id]
         if theirs.get(project_id, 0) < project.acl.version:
             await channel.send(Acl(project.acl_wire))
+    if channel.tombstones_only:
+        return
+    for message in cards(mesh, channel):
+        await channel.send(message)
+    if mesh.own_profile_wire is not None:
+        await channel.send(ProfileMsg(*mesh.own_profile_wire))
 
 
-async def send_cards(mesh: Mesh, channel: PeerChannel) -> None:
+def cards(mesh: Mesh, channel: PeerChannel) -> list[Cards]:
     """The node's own card and all agent cards of shared projects."""
     wires = [node_card(mesh)]
     for project_id in sorted(channel.shared_projects):
         wires += [card.wire for card in mesh.access.current.projects[project_id].cards.values()]
-    for page in _pages(wires):
-        await channel.send(Cards(tuple(page)))
+    return [Cards(tuple(page)) for page in _pages(wires)]
 
 
-async def send_profile(mesh: Mesh, channel: PeerChannel) -> None:
-    """The own profile, when there is one."""
-    if mesh.own_profile_wire is not None:
-        body, signature = mesh.own_profile_wire
-        await channel.send(ProfileMsg(body, signature))
+def tell_access(mesh: Mesh, project_id: ProjectId) -> None:
+    """Tell peers of a newer access list."""
+    project = mesh.access.current.projects[project_id]
+    for channel in mesh.links.live():
+        theirs = dict(channel.hello.projects).get(project_id, 0)
+        if project_id in channel.shared_projects and theirs < project.acl.version:
+            mesh.post(channel.peer_id, Acl(project.acl_wire))
 
 
 def node_card(mesh: Mesh) -> bytes:
@@ -88,7 +88,7 @@ async def profile_in(mesh: Mesh, channel: PeerChannel, message: ProfileMsg) -> N
         return
     try:
         profile = profiles.decode(message.body, message.sig, channel.peer_id, entry.public_key)
-    except (InvalidInput, NonCanonical):
+    except InvalidInput:
         mesh.hooks.count("refused_total", "profile")
         return
     if mesh.profiles.accept(profile, mesh.mono_ms()):
@@ -103,7 +103,7 @@ async def cards_in(mesh: Mesh, channel: PeerChannel, message: Cards) -> None:
             if await _node_card_in(mesh, channel, wire):
                 continue
             card = mesh.access.current.check_card(wire)
-        except (BadSignature, InvalidRecord, NonCanonical):
+        except InvalidInput:
             mesh.hooks.count("refused_total", "card")
             continue
         if mesh.access.current.projects[card.project_id].cards.get(card.agent_id) == card:
@@ -114,14 +114,16 @@ async def cards_in(mesh: Mesh, channel: PeerChannel, message: Cards) -> None:
 
 
 async def acl_in(mesh: Mesh, message: Acl) -> None:
-    """Take over a newer access list of a project that this node belongs to."""
+    """Take over a newer access list of a project that this node belongs to, and pass it on."""
     try:
         claimed = records.decode(records.open_sealed(message.document).b, AclBody)
         project = mesh.access.current.projects.get(claimed.project)
         if project is None or claimed.version <= project.acl.version:
             return
         acl = open_acl(message.document, project.public_key)
-    except (BadSignature, InvalidRecord, NonCanonical):
+        for node in acl.nodes:
+            check_admissible(node.certificate)
+    except InvalidInput:
         mesh.hooks.count("refused_total", "acl")
         return
     await mesh.db.transact(
@@ -140,36 +142,82 @@ async def admit_members(mesh: Mesh) -> None:
     own = mesh.node.node_id
     others = {key: entry for key, entry in access.nodes().items() if key != own}
     await mesh.db.transact(_put_members, mesh)
-    removed = mesh.links.admit([entry.certificate for entry in others.values()])
     now = mesh.now()
-    for node_id in removed:
+    for node_id in mesh.links.admit([entry.certificate for entry in others.values()]):
         mesh.liveness.remove(node_id)
         mesh.profiles.forget(node_id)
         mesh.limits.forget(node_id)
-        await mesh.db.transact(outbox.release, node_id, mesh.node.wall())
+    dead = await mesh.db.read(_dead, mesh)
     for node_id in others:
-        mesh.liveness.add(node_id, now)
+        known = mesh.liveness.watches(node_id)
+        mesh.liveness.add(node_id, now, Life.DEAD if node_id in dead else Life.SUSPECT)
+        if not known and node_id not in dead:
+            _tell_quarantine(mesh, node_id, MemberChanged(node_id, alive=True))
+    await release_retired(mesh)
+    for project_id in access.projects:
+        tell_access(mesh, project_id)
+    mesh.dial_again()
 
 
-def life_changed(mesh: Mesh, effect: LifeEffect) -> list[NodeId]:
-    """Tell quarantine of a member that was seen alive or dead; peers to ping are returned."""
-    if isinstance(effect, SendPing):
-        return [effect.peer]
-    if isinstance(effect, LifeChanged) and Life.DEAD in (effect.before, effect.after):
-        for project in mesh.access.current.shared_with(effect.peer):
-            quarantine = mesh.quarantines.get(project.project_id)
+def retired(mesh: Mesh) -> set[NodeId]:
+    """Nodes that a project removed and that belong to no other."""
+    access = mesh.access.current
+    gone = {node_id for each in access.projects.values() for node_id in each.acl.retired}
+    return gone - set(access.nodes())
+
+
+async def release_retired(mesh: Mesh) -> None:
+    """Nothing waits for a node that was removed for good, also what was queued for it since."""
+    for project in mesh.access.current.projects.values():
+        quarantine = mesh.quarantines.get(project.project_id)
+        for node_id in project.acl.retired:
             if quarantine is not None:
-                quarantine.handle(
-                    MemberChanged(effect.peer, effect.after is not Life.DEAD), mesh.now()
-                )
-    return []
+                quarantine.handle(MemberGone(node_id), mesh.now())
+    for node_id in sorted(retired(mesh)):
+        await mesh.db.transact(outbox.release, node_id, mesh.node.wall())
+
+
+def observe(mesh: Mesh, event: LifeEvent) -> list[NodeId]:
+    """Feed liveness; quarantine hears of the dead and the returned. Peers to ping come back."""
+    pings: list[NodeId] = []
+    for effect in mesh.liveness.handle(event, mesh.now()):
+        if isinstance(effect, SendPing):
+            pings.append(effect.peer)
+            continue
+        mesh.lives_due[effect.peer] = effect.after
+        if effect.after is Life.DEAD:
+            mesh.links.cut([effect.peer], "silent")
+        if Life.DEAD in (effect.before, effect.after):
+            alive = effect.after is not Life.DEAD
+            _tell_quarantine(mesh, effect.peer, MemberChanged(effect.peer, alive))
+    return pings
+
+
+async def keep_lives(mesh: Mesh) -> None:
+    """Write down what liveness changed."""
+    while mesh.lives_due:
+        node_id, life = mesh.lives_due.popitem()
+        stamp, now = mesh.node.clock.now(), mesh.node.wall()
+        await mesh.db.transact(peers.set_status, node_id, life.value, stamp, now)
 
 
 def synced(mesh: Mesh, project: ProjectId, peer: NodeId) -> None:
     """A tombstone sync with a peer ended in success."""
     quarantine = mesh.quarantines.get(project)
     if quarantine is not None and quarantine.handle(Synced(peer), mesh.now()):
+        mesh.announced.set()
         mesh.repair_again()
+
+
+def _tell_quarantine(mesh: Mesh, node_id: NodeId, event: MemberChanged) -> None:
+    for project in mesh.access.current.shared_with(node_id):
+        quarantine = mesh.quarantines.get(project.project_id)
+        if quarantine is not None:
+            quarantine.handle(event, mesh.now())
+
+
+async def _dead(tx: Tx, mesh: Mesh) -> set[NodeId]:
+    return {each.node_id for each in await peers.members(tx) if each.status == "dead"}
 
 
 async def _node_card_in(mesh: Mesh, channel: PeerChannel, wire: bytes) -> bool:
@@ -190,7 +238,9 @@ async def _node_card_in(mesh: Mesh, channel: PeerChannel, wire: bytes) -> bool:
 
 async def _met(tx: Tx, mesh: Mesh, channel: PeerChannel) -> None:
     hello = channel.hello
-    entry = mesh.access.current.nodes()[channel.peer_id]
+    entry = mesh.access.current.nodes().get(channel.peer_id)
+    if entry is None:
+        raise LinkClosed("not_admitted")
     now = mesh.node.wall()
     await peers.met(
         tx,

@@ -98,6 +98,10 @@ class Liveness:
         if peer not in self._peers:
             self._peers[peer] = _Peer(life, now.mono_ms, now.mono_ms)
 
+    def watches(self, peer: NodeId) -> bool:
+        """Whether the member is watched."""
+        return peer in self._peers
+
     def remove(self, peer: NodeId) -> None:
         """Stop watching a member that left for good."""
         self._peers.pop(peer, None)

@@ -20,15 +20,18 @@ from erasure.context import ErasureContext
 from gossip import energy
 from gossip.affinity import quantised
 from gossip.channel import PeerChannel
-from gossip.limits import LinkLimits
+from gossip.copies import Send
+from gossip.limits import Conduct, LinkLimits, Standing
 from gossip.links import Links
-from gossip.liveness import Liveness
+from gossip.liveness import Life, Liveness
 from gossip.moment import Moment
+from gossip.outgoing import Outgoing
 from gossip.profile import KnownProfiles, Profile, View
 from gossip.quarantine import Quarantine
 from gossip.relay import RelayCache
 from gossip.settings import GossipSettings
 from gossip.walk import Walk
+from gossip.wire.messages import Message
 from storage.access import LiveAccess
 from storage.local import LocalNode
 from storage.memories import Stored
@@ -103,11 +106,15 @@ class Mesh:
     own_profile_at: int = 0
     quarantines: dict[ProjectId, Quarantine] = field(default_factory=dict)
     relay: RelayCache = field(default_factory=RelayCache)
+    outgoing: dict[NodeId, Outgoing] = field(default_factory=dict)
     announced: trio.Event = field(default_factory=trio.Event)
+    dial_due: trio.Event = field(default_factory=trio.Event)
     outbox_due: trio.Event = field(default_factory=trio.Event)
     repair_due: trio.Event = field(default_factory=trio.Event)
     diff_grace_h: int = 24
     bound: tuple[str, ...] = ()
+    quarantines_kept: dict[ProjectId, str] = field(default_factory=dict)
+    lives_due: dict[NodeId, Life] = field(default_factory=dict)
     last_contact: dict[NodeId, datetime] = field(default_factory=dict)
 
     def now(self) -> Moment:
@@ -130,6 +137,30 @@ class Mesh:
         self.outbox_due.set()
         self.outbox_due = trio.Event()
 
+    def dial_again(self) -> None:
+        """Members or addresses are new."""
+        self.dial_due.set()
+        self.dial_due = trio.Event()
+
+    def post(self, peer: NodeId, item: Message | Send) -> bool:
+        """Have something sent to a peer without waiting; False when it has no link or no room."""
+        outgoing = self.outgoing.get(peer)
+        if outgoing is None:
+            self.hooks.count("send_failed_total", "no_link")
+            return False
+        return outgoing.post(item)
+
+    def note(self, peer: NodeId, conduct: Conduct) -> None:
+        """Book a peer's conduct."""
+        mono = self.mono_ms()
+        explore = self.settings.eps_ppm
+        self.limits.of(peer, mono).note(conduct, mono, explore)
+
+    def standing(self, peer: NodeId) -> Standing:
+        """What a peer's conduct still allows it."""
+        mono = self.mono_ms()
+        return self.limits.of(peer, mono).standing(mono)
+
     def repair_again(self) -> None:
         """Something changed that repair should look at before its period ends."""
         self.repair_due.set()
@@ -149,6 +180,7 @@ class Mesh:
         """Whom a walk in a project may pick now."""
         now = self.now()
         barred = self.liveness.unwalkable(now) | self.limits.barred(now.mono_ms)
+        barred |= {each.peer_id for each in self.links.live() if each.tombstones_only}
         live = self.others(project) & self.liveness.live()
         return self.profiles.view(live, self.model, now.mono_ms, barred)
 

@@ -11,15 +11,21 @@ the server's last word agrees with what arrived.
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from gossip.affinity import quantised
+from gossip.apply import Inbound, blame, enter, pass_gate_of_row, store
 from gossip.channel import PeerChannel
+from gossip.copies import Refusal
 from gossip.mesh import Mesh
 from gossip.wire.messages import (
     IDS_PER_FETCH,
     MAX_FRAME,
+    Ack,
+    AckStatus,
+    Busy,
     Copy,
     Fetch,
     FetchDone,
@@ -30,41 +36,54 @@ from gossip.wire.messages import (
     Tombs,
     TombSynced,
 )
-from storage import clock, deliveries, diffs, peers, tombstones
+from storage import clock, deliveries, diffs, memories, peers, tombstones
+from storage.diffs import Signed
+from storage.errors import MnemeshError, ScopeErased, Tombstoned
 from storage.gate import serveable
-from storage.model import MemoryId, NodeId, ProjectId
+from storage.memories import Stored
+from storage.model import NodeId, ProjectId
 from storage.pool import Tx
 
 TOMB_PAGE = 256
 SCAN_PAGE = 1_000
 PAGE_IDS = 512
+MAX_PAGES = 1_024
+MAX_SERVED = 4_096
+RETRY_MS = 1_000
+MAX_HLC = 2**63 - 1
 ROOM = MAX_FRAME - 1024
 REPAIR_HOP = Hop(0, 0, 0, 0, 0, ())
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What one pull session with a peer brought."""
+    """What one pull session with a peer brought. `retry_ms`: the peer could not answer yet."""
 
     project: ProjectId
-    asked: int
-    fetched: int
-    missing: int
+    asked: int = 0
+    kept: int = 0
+    retry_ms: int | None = None
+    cut: bool = False
 
     @property
-    def complete(self) -> bool:
-        """True when everything that was asked for came."""
-        return self.missing == 0
+    def verdict(self) -> str:
+        """`complete` only when everything that the peer named is here."""
+        if self.retry_ms is not None:
+            return "busy"
+        return "partial" if self.cut or self.kept < self.asked else "complete"
 
 
 async def serve_tombstones(mesh: Mesh, channel: PeerChannel, ask: TombPull) -> None:
     """Send a project's tombstones and all fences behind a number, and what they add up to.
 
-    The number also tells that the peer has everything up to it.
+    The number also tells that the peer has everything up to it. One beyond our own says that
+    this node was restored; the answer then names the smaller one, and the peer asks from 0.
     """
     if ask.project not in channel.shared_projects:
         return
-    await mesh.db.transact(peers.set_acked, channel.peer_id, ask.project, ask.after_seq)
+    top = await mesh.db.read(tombstones.last_seq)
+    acked = ask.after_seq if ask.after_seq <= top else 0
+    await mesh.db.transact(peers.set_acked, channel.peer_id, ask.project, acked)
     digest, count, after = hashlib.sha256(), 0, ask.after_seq
     while True:
         page = await mesh.db.read(tombstones.page, ask.project, after, TOMB_PAGE)
@@ -76,7 +95,8 @@ async def serve_tombstones(mesh: Mesh, channel: PeerChannel, ask: TombPull) -> N
             digest.update(hashlib.sha256(wire).digest())
         count += len(page)
         after = page[-1][0]
-    upto = max(after, await mesh.db.read(tombstones.last_seq))
+    # Numbers become visible in their order, so the pages had everything up to `top`.
+    upto = max(top, after) if count else top
     await channel.send(TombSynced(ask.project, upto, count, digest.digest()))
 
 
@@ -90,7 +110,7 @@ async def pull_tombstones(
     """Fetch what the peer's tombstones have that ours lack; True when nothing is missing.
 
     `apply` takes signed records and returns those that it refused. The mark that spares the next
-    pull moves only when every record arrived and none was refused.
+    pull moves only when every record arrived and none was refused. Raises trio.TooSlowError.
     """
     mark = await mesh.db.read(peers.sync_mark, channel.peer_id, project)
     after = mark.received
@@ -100,7 +120,9 @@ async def pull_tombstones(
         while True:
             message = await receive()
             if isinstance(message, TombSynced):
-                break
+                if message.project == project:
+                    break
+                continue
             refused += len(await apply(message.records))
             for wire in message.records:
                 digest.update(hashlib.sha256(wire).digest())
@@ -118,8 +140,12 @@ async def pull_tombstones(
     return False
 
 
-async def serve_page(mesh: Mesh, channel: PeerChannel, ask: Pull) -> None:
-    """Name the announcements behind a cursor that the asker's profile wants."""
+async def serve_page(mesh: Mesh, channel: PeerChannel, ask: Pull) -> Page | Busy:
+    """Name the announcements behind a cursor that the asker's profile wants.
+
+    Busy while this node may not speak of content or does not know that profile: an empty page
+    would say that there is nothing.
+    """
     profile = mesh.profiles.get(channel.peer_id)
     if (
         ask.project not in channel.shared_projects
@@ -127,8 +153,7 @@ async def serve_page(mesh: Mesh, channel: PeerChannel, ask: Pull) -> None:
         or profile is None
         or profile.version != ask.profile_version
     ):
-        await channel.send(Page(ask.project, (), b"", True))
-        return
+        return Busy(RETRY_MS)
     place = _place(ask.after)
     wanted: list[bytes] = []
     while True:
@@ -138,78 +163,148 @@ async def serve_page(mesh: Mesh, channel: PeerChannel, ask: Pull) -> None:
             if row.model == profile.model and profile.wants(quantised(row.q8)):
                 wanted.append(row.diff_id)
             if len(wanted) == PAGE_IDS:
-                await channel.send(Page(ask.project, tuple(wanted), _cursor(place), False))
-                return
+                return Page(ask.project, tuple(wanted), _cursor(place), False)
         if len(rows) < SCAN_PAGE:
-            await channel.send(Page(ask.project, tuple(wanted), b"", True))
-            return
+            return Page(ask.project, tuple(wanted), b"", True)
 
 
 async def serve_fetch(
-    mesh: Mesh, channel: PeerChannel, ask: Fetch, served: dict[bytes, MemoryId]
+    mesh: Mesh, channel: PeerChannel, ask: Fetch, served: OrderedDict[bytes, Signed]
 ) -> None:
-    """Send announcements by id: rows that say so first, frames after. `served` notes them."""
+    """Send announcements by id: rows that say so first, frames after. `served` notes them.
+
+    Each is asked for again just before it leaves; what was forgotten meanwhile is missing.
+    """
     ready = await mesh.db.transact(_record_served, mesh, channel, ask.ids)
+    sent: set[bytes] = set()
     for signed in ready:
-        served[signed.diff_id] = signed.memory_id
+        if not await mesh.db.read(serveable, [signed.memory_id]):
+            continue
+        served[signed.diff_id] = signed
+        while len(served) > MAX_SERVED:
+            served.popitem(last=False)
         await channel.send(Copy(signed.body, signed.sig, REPAIR_HOP, True))
-    found = {signed.diff_id for signed in ready}
-    await channel.send(FetchDone(len(ready), tuple(each for each in ask.ids if each not in found)))
+        sent.add(signed.diff_id)
+    await channel.send(FetchDone(len(sent), tuple(each for each in ask.ids if each not in sent)))
 
 
 async def pull_diffs(
     mesh: Mesh,
     channel: PeerChannel,
     project: ProjectId,
-    receive_page: Callable[[], Awaitable[Page]],
-    receive_done: Callable[[], Awaitable[FetchDone]],
+    receive: Callable[[], Awaitable[Page | Busy]],
+    fetch: Callable[[Sequence[bytes]], Awaitable[int]],
 ) -> Pulled:
     """Fetch announcements of a project that this node wants and lacks.
 
-    The copies themselves arrive through the session's reader before each `FetchDone`.
+    `fetch` asks for some by id and returns how many are here now; the copies come through the
+    session's reader. Raises trio.TooSlowError.
     """
     profile = mesh.own_profile
     if profile is None:
-        return Pulled(project, 0, 0, 0)
-    asked = fetched = missing = 0
+        return Pulled(project)
+    asked = kept = 0
     cursor = b""
-    while True:
+    for _ in range(MAX_PAGES):
         await channel.send(Pull(project, profile.version, cursor, False))
-        page = await receive_page()
+        page = await receive()
+        if isinstance(page, Busy):
+            return Pulled(project, asked, kept, page.retry_ms)
         known = await mesh.db.read(diffs.known, list(page.ids))
-        lacking = [diff_id for diff_id in page.ids if diff_id not in known]
+        lacking = [diff_id for diff_id in dict.fromkeys(page.ids) if diff_id not in known]
         asked += len(lacking)
         for start in range(0, len(lacking), IDS_PER_FETCH):
-            await channel.send(Fetch(tuple(lacking[start : start + IDS_PER_FETCH])))
-            done = await receive_done()
-            fetched += done.served
-            missing += len(done.missing)
-        cursor = page.next
+            kept += await fetch(lacking[start : start + IDS_PER_FETCH])
         if page.last:
-            return Pulled(project, asked, fetched, missing)
+            return Pulled(project, asked, kept)
+        if page.project != project or page.next <= cursor:
+            break
+        cursor = page.next
+    return Pulled(project, asked, kept, cut=True)
+
+
+async def take(
+    mesh: Mesh, peer: NodeId, inbound: Inbound, content: str | None
+) -> tuple[AckStatus, str]:
+    """Store a copy that was fetched, when it is wanted and may be here; the answer to it."""
+    own = mesh.own_profile
+    if content is None or own is None or not own.wants(inbound.q):
+        return AckStatus.RELAYED, ""
+    try:
+        stored = await mesh.db.transact(_store, mesh, inbound, content)
+    except (ScopeErased, Tombstoned) as error:
+        mesh.hooks.count("resurrection_blocked_total", "G4")
+        return AckStatus.REFUSED, (await blame(mesh, peer, inbound, error)).value
+    except MnemeshError as error:
+        if error.retryable:
+            raise
+        mesh.hooks.count("refused_total", Refusal.MALFORMED.value)
+        return AckStatus.REFUSED, Refusal.MALFORMED.value
+    if stored is None:
+        return AckStatus.DUP, ""
+    await mesh.hooks.stored([stored])
+    mesh.hooks.count("repair_items_total", "diffs")
+    return AckStatus.STORED, ""
+
+
+async def answered(tx: Tx, mesh: Mesh, peer: NodeId, signed: Signed, ack: Ack) -> None:
+    """Note what the peer did with a copy that it had fetched."""
+    await deliveries.record(
+        tx,
+        diff_id=signed.diff_id,
+        memory_id=signed.memory_id,
+        project_id=signed.project_id,
+        recipient=peer,
+        to_agent=False,
+        role="store",
+        status=ack.status.value,
+        reason=ack.reason or None,
+        hlc=mesh.node.clock.now(),
+        now=mesh.node.wall(),
+    )
+    held = ack.status in (AckStatus.STORED, AckStatus.DUP)
+    await deliveries.set_holder(tx, signed.memory_id, peer, "stored" if held else "none")
+
+
+async def _store(tx: Tx, mesh: Mesh, inbound: Inbound, content: str) -> Stored | None:
+    await enter(tx, mesh, inbound)
+    return await store(tx, mesh, inbound, content)
 
 
 async def _record_served(
     tx: Tx, mesh: Mesh, channel: PeerChannel, ids: Sequence[bytes]
-) -> list[diffs.Signed]:
+) -> list[Signed]:
+    """Those that may leave, oldest first, each noted as served and its holder as possible.
+
+    The memories' rows are locked, so that a forget waits and finds the new holders.
+    """
     profile = mesh.profiles.get(channel.peer_id)
     if profile is None:
         return []
-    rows = [
+    found = [
         row
         for row in await diffs.by_ids(tx, ids)
         if row.project_id in channel.shared_projects
         and mesh.may_send_content(row.project_id)
         and profile.wants(quantised(row.q8))
     ]
-    alive = await serveable(tx, [row.memory_id for row in rows])
-    ready = sorted((row for row in rows if row.memory_id in alive), key=lambda row: row.hlc)
-    for row in ready:
-        await _note_served(tx, mesh, channel.peer_id, row)
+    rows = await memories.by_ids(tx, [row.memory_id for row in found], lock=True)
+    alive = {row.id: row for row in rows if row.deleted_at is None}
+    ready: list[Signed] = []
+    for signed in sorted(found, key=lambda row: row.hlc):
+        row = alive.get(signed.memory_id)
+        if row is None:
+            continue
+        try:
+            await pass_gate_of_row(tx, mesh, row)
+        except (ScopeErased, Tombstoned):
+            continue
+        await _note_served(tx, mesh, channel.peer_id, signed)
+        ready.append(signed)
     return ready
 
 
-async def _note_served(tx: Tx, mesh: Mesh, peer: NodeId, row: diffs.Signed) -> None:
+async def _note_served(tx: Tx, mesh: Mesh, peer: NodeId, row: Signed) -> None:
     seq = await deliveries.record(
         tx,
         diff_id=row.diff_id,
@@ -253,4 +348,4 @@ def _cursor(place: tuple[int, bytes]) -> bytes:
 def _place(cursor: bytes) -> tuple[int, bytes]:
     if len(cursor) != 40:
         return diffs.START
-    return int.from_bytes(cursor[:8], "big"), cursor[8:]
+    return min(int.from_bytes(cursor[:8], "big"), MAX_HLC), cursor[8:]

@@ -1,4 +1,4 @@
-"""The running mesh of one node: listener, dialling, pings, profiles, walks and timers.
+"""The running mesh of one node: listener, pings, profiles, walks, quarantine and their timers.
 
 `run` is ready when the listener is bound. Every loop has a period or an event and survives the
 failure of a pass; what a peer does wrong ends that peer's link alone.
@@ -8,33 +8,36 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 
 import trio
 
-from gossip import introductions, profile, session
+from gossip import dialling, introductions, profile, session
 from gossip.affinity import PPM, tau
-from gossip.channel import LinkError, PeerChannel
-from gossip.liveness import Tick
+from gossip.liveness import Life
+from gossip.liveness import Tick as LifeTick
 from gossip.mesh import Mesh
+from gossip.moment import Moment
 from gossip.profile import Interest, Profile
-from gossip.quarantine import Quarantine, Started
+from gossip.quarantine import Cause, ClockJump, Quarantine, Started
 from gossip.quarantine import Tick as QuarantineTick
 from gossip.spreading import Spreading
-from gossip.transport import dial, serve
-from gossip.wire.codec import WireError
-from gossip.wire.messages import Ping
-from storage import peers
+from gossip.transport import serve
+from gossip.wire.messages import Ping, ProfileMsg
+from storage import peers, principals, tombstones
 from storage.errors import MnemeshError
-from storage.model import MemoryKind, NodeId, ProjectId
+from storage.model import MemoryKind, ProjectId
 
 log = logging.getLogger(__name__)
 
 TICK_S = 0.25
-DIAL_S = 1.0
-DIAL_MAX_S = 60.0
 PROFILE_S = 5.0
+SWEEP_S = 1.0
+SWEEP_PAGE = 1_000
 WALK_POLL_S = 1.0
+QUARANTINE_KEY = "quarantine:"
+PURGED_KEY = "gossip_purged_seq"
 
 
 async def run(
@@ -48,24 +51,36 @@ async def run(
     await introductions.admit_members(mesh)
     await _recall_profiles(mesh)
     await refresh_profile(mesh)
-    begin_quarantine(mesh, down_ms)
+    await begin_quarantine(mesh, down_ms)
+    sweep = Sweep(mesh, await mesh.db.read(tombstones.last_seq))
+    ticks = Ticks(mesh, spreading, mesh.now())
     handler = partial(session.handle, mesh, spreading)
     async with trio.open_nursery() as nursery:
         if mesh.settings.listen is not None:
             mesh.bound = await nursery.start(serve, mesh.settings.listen, mesh.links, handler)
-        nursery.start_soon(_every, "tick", TICK_S, partial(_tick, mesh, spreading))
-        nursery.start_soon(_every, "profile", PROFILE_S, partial(refresh_profile, mesh))
-        nursery.start_soon(_dial_all, mesh, handler)
+        nursery.start_soon(_every, "tick", TICK_S, ticks.run)
+        nursery.start_soon(_every, "profile", PROFILE_S, partial(_upkeep, mesh))
+        nursery.start_soon(_every, "sweep", SWEEP_S, sweep.run)
+        nursery.start_soon(dialling.run, mesh, handler)
         nursery.start_soon(_walk_own, mesh, spreading)
         task_status.started(mesh.bound)
 
 
-def begin_quarantine(mesh: Mesh, down_ms: int) -> None:
-    """One quarantine for each project, entered when the node was down for long."""
+async def begin_quarantine(mesh: Mesh, down_ms: int) -> None:
+    """One quarantine for each project: entered when the node was down for long, or stopped in
+    one."""
     now = mesh.now()
     for project_id in mesh.access.current.projects:
-        watch_project(mesh, project_id)
-        mesh.quarantines[project_id].handle(Started(down_ms, alive=mesh.others(project_id)), now)
+        kept = await mesh.db.read(principals.state, _key(project_id))
+        cause = Cause(kept.decode()) if kept else None
+        dead = {each for each in mesh.others(project_id) if mesh.liveness.life(each) is Life.DEAD}
+        quarantine = Quarantine(mesh.settings.quarantine)
+        quarantine.handle(
+            Started(down_ms, mesh.others(project_id) - dead, frozenset(dead), cause), now
+        )
+        mesh.quarantines[project_id] = quarantine
+        mesh.quarantines_kept[project_id] = cause.value if cause else ""
+    await keep_quarantines(mesh)
 
 
 def watch_project(mesh: Mesh, project_id: ProjectId) -> None:
@@ -74,6 +89,15 @@ def watch_project(mesh: Mesh, project_id: ProjectId) -> None:
         quarantine = Quarantine(mesh.settings.quarantine)
         quarantine.handle(Started(0, alive=mesh.others(project_id)), mesh.now())
         mesh.quarantines[project_id] = quarantine
+
+
+async def keep_quarantines(mesh: Mesh) -> None:
+    """Write down quarantines that were entered or left, so that a restart leaves none."""
+    for project_id, quarantine in list(mesh.quarantines.items()):
+        cause = quarantine.cause.value if quarantine.cause else ""
+        if mesh.quarantines_kept.get(project_id, "") != cause:
+            await mesh.db.transact(principals.set_state, _key(project_id), cause.encode())
+            mesh.quarantines_kept[project_id] = cause
 
 
 async def refresh_profile(mesh: Mesh) -> None:
@@ -106,25 +130,85 @@ async def refresh_profile(mesh: Mesh) -> None:
     mesh.own_profile_wire = (body, profile.sign(mesh.node.identity.private_key, body))
     mesh.own_profile_at = mono
     for channel in mesh.links.live():
-        await _quietly(introductions.send_profile(mesh, channel))
+        if not channel.tombstones_only:
+            mesh.post(channel.peer_id, ProfileMsg(*mesh.own_profile_wire))
     mesh.repair_again()
 
 
 async def announce_cards(mesh: Mesh) -> None:
     """Tell peers of agents that are new here."""
     for channel in mesh.links.live():
-        await _quietly(introductions.send_cards(mesh, channel))
+        if not channel.tombstones_only:
+            for message in introductions.cards(mesh, channel):
+                mesh.post(channel.peer_id, message)
 
 
 async def relink(mesh: Mesh) -> None:
-    """Links follow a changed access list: peers get the list, and a link to a member of a project
-    that its hello did not name starts anew."""
+    """A project is new here: hellos name projects, so links to its members start anew."""
     for channel in mesh.links.live():
         wanted = {each.project_id for each in mesh.access.current.shared_with(channel.peer_id)}
-        if wanted - channel.shared_projects:
+        named = {project_id for project_id, _ in channel.own.projects}
+        if wanted - named:
             await channel.aclose("projects_changed")
-        else:
-            await _quietly(introductions.send_lists(mesh, channel))
+    mesh.dial_again()
+
+
+@dataclass(slots=True)
+class Ticks:
+    """What happens four times a second, and what a tick that came late says of the clocks."""
+
+    mesh: Mesh
+    spreading: Spreading
+    last: Moment
+
+    async def run(self) -> None:
+        """Clocks, liveness, quarantines, then the timers of walks."""
+        mesh, now = self.mesh, self.mesh.now()
+        waited = now.mono_ms - self.last.mono_ms
+        jump = now.wall_ms - self.last.wall_ms - waited
+        self.last = now
+        for quarantine in mesh.quarantines.values():
+            quarantine.handle(ClockJump(jump), now)
+        if waited > mesh.settings.quarantine.down_s * 1000:
+            log.warning("this process stood still for %d s", waited // 1000)
+            await begin_quarantine(mesh, waited)
+            mesh.repair_again()
+        for peer in introductions.observe(mesh, LifeTick()):
+            if peer in mesh.outgoing:
+                mesh.post(peer, Ping(now.mono_ms))
+        for quarantine in mesh.quarantines.values():
+            quarantine.handle(QuarantineTick(), now)
+        await keep_quarantines(mesh)
+        await introductions.keep_lives(mesh)
+        await self.spreading.due_timers()
+
+
+@dataclass(slots=True)
+class Sweep:
+    """Follows the tombstones of this node and drops bodies that wait under them in memory.
+
+    How far it came is published: an erasure takes it as evidence.
+    """
+
+    mesh: Mesh
+    seq: int
+    published: int = -1
+
+    async def run(self) -> None:
+        """Everything since the last time."""
+        mesh = self.mesh
+        while page := await mesh.db.read(tombstones.ids_after, self.seq, SWEEP_PAGE):
+            mesh.relay.drop_memories([memory_id for _, memory_id in page])
+            self.seq = page[-1][0]
+        if self.seq != self.published:
+            await mesh.db.transact(principals.set_state, PURGED_KEY, str(self.seq).encode())
+            self.published = self.seq
+
+
+async def _upkeep(mesh: Mesh) -> None:
+    await refresh_profile(mesh)
+    if introductions.retired(mesh):
+        await introductions.release_retired(mesh)
 
 
 async def _recall_profiles(mesh: Mesh) -> None:
@@ -137,18 +221,6 @@ async def _recall_profiles(mesh: Mesh) -> None:
         kept = profile.parse(peer.profile)
         if kept.model == mesh.model:
             mesh.profiles.accept(kept, mesh.mono_ms())
-
-
-async def _tick(mesh: Mesh, spreading: Spreading) -> None:
-    now = mesh.now()
-    for effect in mesh.liveness.handle(Tick(), now):
-        for peer in introductions.life_changed(mesh, effect):
-            channel = mesh.channel(peer)
-            if channel is not None:
-                await _quietly(channel.send(Ping(now.mono_ms)))
-    for quarantine in mesh.quarantines.values():
-        quarantine.handle(QuarantineTick(), now)
-    await spreading.due_timers()
 
 
 async def _walk_own(mesh: Mesh, spreading: Spreading) -> None:
@@ -165,69 +237,14 @@ async def _walk_own(mesh: Mesh, spreading: Spreading) -> None:
                 await mesh.announced.wait()
 
 
-async def _dial_all(mesh: Mesh, handler: Callable[[PeerChannel], Awaitable[None]]) -> None:
-    """Keep a link to every member whose address is known; dead ones are tried for ever."""
-    dialling: set[NodeId | str] = set()
-    backoff: dict[NodeId | str, tuple[float, float]] = {}
-
-    async def one(key: NodeId | str, address: str, peer: NodeId | None) -> None:
-        try:
-            channel = await dial(address, mesh.links, peer)
-        except (LinkError, WireError, MnemeshError) as error:
-            wait = min(DIAL_MAX_S, backoff.get(key, (0.0, DIAL_S / 2))[1] * 2)
-            backoff[key] = (trio.current_time() + wait * mesh.rng.uniform(0.8, 1.2), wait)
-            log.info("a peer cannot be reached: %s", error.code)
-        else:
-            backoff.pop(key, None)
-            try:
-                await handler(channel)
-            finally:
-                await channel.aclose()
-        finally:
-            dialling.discard(key)
-
-    async with trio.open_nursery() as nursery:
-        while True:
-            for key, address, peer in _targets(mesh):
-                waits = backoff.get(key, (0.0, 0.0))[0] > trio.current_time()
-                if key in dialling or waits:
-                    continue
-                dialling.add(key)
-                nursery.start_soon(one, key, address, peer)
-            await trio.sleep(DIAL_S)
-
-
-def _targets(mesh: Mesh) -> list[tuple[NodeId | str, str, NodeId | None]]:
-    targets: list[tuple[NodeId | str, str, NodeId | None]] = []
-    known: set[str] = set()
-    for node_id, entry in mesh.access.current.nodes().items():
-        if entry.addr:
-            known.add(entry.addr)
-        if node_id == mesh.node.node_id or not entry.addr or mesh.links.live(node_id):
-            continue
-        targets.append((node_id, entry.addr, node_id))
-    linked = {channel.address for channel in mesh.links.live()}
-    if mesh.access.current.projects:
-        targets += [
-            (address, address, None)
-            for address in mesh.settings.peers
-            if address not in known and address not in linked
-        ]
-    return targets
-
-
 async def _every(name: str, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await work()
         except MnemeshError as error:
-            log.warning("a pass of gossip failed: %s", error.code)
+            log.warning("gossip's %s failed: %s", name, error.code)
         await trio.sleep(seconds)
 
 
-async def _quietly(sending: Awaitable[None]) -> None:
-    """A peer that cannot be told now is told when its link comes back."""
-    try:
-        await sending
-    except (LinkError, WireError) as error:
-        log.info("a peer could not be told: %s", error.code)
+def _key(project_id: ProjectId) -> str:
+    return QUARANTINE_KEY + project_id.hex()

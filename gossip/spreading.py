@@ -9,20 +9,20 @@ from __future__ import annotations
 import heapq
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import trio
 
 from gossip.affinity import quantised
 from gossip.apply import (
     Inbound,
+    blame,
+    pass_gate,
     persist_copy,
     record_intents,
-    refusal_of,
     save_seen,
     to_core,
 )
-from gossip.channel import LinkError
 from gossip.copies import (
     Ack,
     AckIn,
@@ -41,15 +41,15 @@ from gossip.copies import (
     SetTimer,
     Timer,
 )
+from gossip.limits import AgentLimits
 from gossip.mesh import Mesh
 from gossip.relay import Body
-from gossip.wire.codec import WireError
 from gossip.wire.messages import Ack as AckMessage
-from gossip.wire.messages import Copy, Hop
-from storage import clock, deliveries, diffs, records, tombstones
+from gossip.wire.messages import Hop
+from storage import clock, deliveries, diffs, memories, records
 from storage.errors import MnemeshError, ScopeErased, Tombstoned
 from storage.memories import Stored
-from storage.model import NodeId, ProjectId
+from storage.model import AgentId, NodeId, ProjectId
 from storage.pool import Tx
 
 BATCH = 200
@@ -60,8 +60,12 @@ class Spreading:
     """The walks of one node: locks, timers and the way from effects to rows and frames."""
 
     mesh: Mesh
+    agents: AgentLimits = field(init=False)
     _locks: dict[bytes, tuple[trio.Lock, int]] = field(default_factory=dict)
     _timers: list[tuple[int, bytes, NodeId]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.agents = AgentLimits(self.mesh.settings.limits)
 
     async def copy_in(
         self, peer: NodeId, inbound: Inbound, hop: Hop, read_ms: int, content: str | None
@@ -98,27 +102,38 @@ class Spreading:
             await self._run(effects, None, None)
 
     async def walk_own(self) -> int:
-        """Start the walks of own announcements that have none; how many."""
+        """Start the walks of own announcements that have none; how many were started.
+
+        An agent beyond its rate waits, and so does a project in quarantine, without keeping
+        others waiting.
+        """
         mesh = self.mesh
-        ids = await mesh.db.read(diffs.unwalked, mesh.node.node_id, mesh.node.wall(), BATCH)
+        held = [each for each in mesh.quarantines if not mesh.may_send_content(each)]
+        ids = await mesh.db.read(diffs.unwalked, mesh.node.node_id, mesh.node.wall(), BATCH, held)
+        found = {each.diff_id: each for each in await mesh.db.read(diffs.by_ids, ids)}
         started = 0
-        for signed in sorted(await mesh.db.read(diffs.by_ids, ids), key=lambda each: each.hlc):
-            record = records.decode_diff(signed.body)
-            inbound = Inbound(
-                diff_id=signed.diff_id,
-                body=signed.body,
-                sig=signed.sig,
-                record=record,
-                q=quantised(signed.q8),
-                vector=records.vector(record),
-            )
-            async with self._locked(signed.diff_id):
-                facts = self._facts(signed.project_id, None)
-                mesh.relay.put(_body(inbound), mesh.mono_ms())
-                event = LocalDiff(inbound.for_walk(), facts)
-                await self._run(mesh.walk.handle(event, mesh.now()), inbound, None)
-            started += 1
+        paced: set[AgentId] = set()
+        for signed in (found[diff_id] for diff_id in ids if diff_id in found):
+            if signed.agent_id in paced:
+                continue
+            inbound = _own(signed)
+            e0 = inbound.record.e0_milli
+            granted = self.agents.grant(signed.agent_id, e0, mesh.mono_ms())
+            if granted is None:
+                paced.add(signed.agent_id)
+                continue
+            started += await self._start(inbound, granted)
         return started
+
+    async def _start(self, inbound: Inbound, energy: int) -> bool:
+        mesh = self.mesh
+        async with self._locked(inbound.diff_id):
+            facts = self._facts(inbound.record.project, None)
+            mesh.relay.put(_body(inbound), mesh.mono_ms())
+            diff = replace(inbound.for_walk(), e0_milli=energy)
+            return await self._run(
+                mesh.walk.handle(LocalDiff(diff, facts), mesh.now()), inbound, None
+            )
 
     def _facts(self, project: ProjectId, seen: Seen | None) -> Facts:
         mesh = self.mesh
@@ -133,32 +148,32 @@ class Spreading:
 
     async def _run(
         self, effects: Sequence[Effect], inbound: Inbound | None, content: str | None
-    ) -> None:
+    ) -> bool:
+        """Run effects in order; False when a commit was refused and the rest dropped."""
         for effect in effects:
             match effect:
                 case Persist():
                     if not await self._persist(effect, inbound, content):
-                        return
+                        return False
                 case RecordDelivery():
                     await self.mesh.db.transact(_record, self.mesh, effect)
                 case Send():
-                    await self._send(effect)
+                    self.mesh.post(effect.peer, effect)
                 case Ack():
-                    await self._ack(effect)
+                    self._ack(effect)
                 case SetTimer():
                     heapq.heappush(self._timers, (effect.at_ms, effect.diff_id, effect.peer))
                 case Score():
-                    mono = self.mesh.mono_ms()
-                    self.mesh.limits.of(effect.peer, mono).note(effect.conduct, mono)
+                    self.mesh.note(effect.peer, effect.conduct)
                 case Metric():
                     self.mesh.hooks.count(effect.name, effect.label, effect.n)
+        return True
 
     async def _persist(
         self, persist: Persist, inbound: Inbound | None, content: str | None
     ) -> bool:
         mesh = self.mesh
         assert inbound is not None  # only copies and own diffs persist
-        refusal: Refusal
         try:
             if persist.sender is None:
                 await mesh.db.transact(_persist_own, mesh, inbound, persist)
@@ -167,38 +182,31 @@ class Spreading:
                 persist_copy, mesh, inbound, persist, content
             )
         except (ScopeErased, Tombstoned) as error:
-            refusal = refusal_of(error)
-        except MnemeshError:
-            if persist.sender is not None:
+            mesh.hooks.count("resurrection_blocked_total", "G1")
+            await self._refused(persist, await blame(mesh, persist.sender, inbound, error))
+            return False
+        except MnemeshError as error:
+            await self._refused(persist, Refusal.MALFORMED)
+            if error.retryable or persist.sender is None:
                 raise
-            refusal = Refusal.MALFORMED
-        else:
-            if stored is not None:
-                await mesh.hooks.stored([stored])
-            return True
+            return False
+        if stored is not None:
+            await mesh.hooks.stored([stored])
+        return True
+
+    async def _refused(self, persist: Persist, refusal: Refusal) -> None:
+        """Nothing was written: what was to follow is undone."""
+        mesh = self.mesh
         mesh.relay.drop([persist.diff_id])
-        mesh.hooks.count("resurrection_blocked_total", "G1")
-        await self._run(mesh.walk.handle(PersistRefused(persist, refusal), mesh.now()), None, None)
-        return False
+        effects = mesh.walk.handle(PersistRefused(persist, refusal), mesh.now())
+        await self._run(effects, None, None)
 
-    async def _send(self, send: Send) -> None:
-        channel = self.mesh.channel(send.peer)
-        body = self.mesh.relay.get(send.diff_id, self.mesh.mono_ms())
-        if channel is None or body is None:
-            return
-        try:
-            await channel.send(Copy(body.body, body.sig, send.hop, False))
-        except (LinkError, WireError) as error:
-            self.mesh.hooks.count("send_failed_total", error.code)
-
-    async def _ack(self, ack: Ack) -> None:
+    def _ack(self, ack: Ack) -> None:
         channel = self.mesh.channel(ack.peer)
-        if channel is None:
-            return
-        try:
-            await channel.send(AckMessage(ack.diff_id, ack.status, ack.reason, channel.peer_nonce))
-        except (LinkError, WireError) as error:
-            self.mesh.hooks.count("send_failed_total", error.code)
+        if channel is not None:
+            self.mesh.post(
+                ack.peer, AckMessage(ack.diff_id, ack.status, ack.reason, channel.peer_nonce)
+            )
 
     @asynccontextmanager
     async def _locked(self, diff_id: bytes) -> AsyncIterator[None]:
@@ -215,24 +223,41 @@ class Spreading:
                 self._locks[diff_id] = (lock, users - 1)
 
 
+def _own(signed: diffs.Signed) -> Inbound:
+    record = records.decode_diff(signed.body)
+    return Inbound(
+        diff_id=signed.diff_id,
+        body=signed.body,
+        sig=signed.sig,
+        record=record,
+        q=quantised(signed.q8),
+        vector=records.vector(record),
+    )
+
+
 async def _persist_own(tx: Tx, mesh: Mesh, inbound: Inbound, persist: Persist) -> None:
-    """The walk of an own diff begins: seen row, intents and holders."""
-    if await tombstones.existing(tx, [persist.memory_id]):
+    """The walk of an own diff begins: gate, seen row, intents and holders.
+
+    The memory's row is locked first: a forget either waits and finds the new holders, or was
+    here before and is found.
+    """
+    if not await memories.by_ids(tx, [persist.memory_id], lock=True):
         raise Tombstoned()
+    await pass_gate(tx, mesh, inbound)
     await save_seen(tx, persist.seen)
     await record_intents(tx, mesh, inbound, persist)
 
 
 async def _record(tx: Tx, mesh: Mesh, effect: RecordDelivery) -> None:
     """A further row about a copy that was sent, and what it says of the holder."""
-    found = await diffs.by_ids(tx, [effect.diff_id])
-    if not found:
+    project_id = await deliveries.project_of(tx, effect.diff_id, effect.peer)
+    if project_id is None:
         return
     await deliveries.record(
         tx,
         diff_id=effect.diff_id,
         memory_id=effect.memory_id,
-        project_id=found[0].project_id,
+        project_id=project_id,
         recipient=effect.peer,
         to_agent=False,
         role=effect.role,

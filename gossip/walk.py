@@ -159,7 +159,7 @@ class Walk:
         if facts.refusal is not None and facts.refusal not in LATE:
             return facts.refusal
         if diff is None:
-            return Refusal.MALFORMED
+            return facts.refusal or Refusal.MALFORMED
         if event.hop.hop > diff.hop_max:
             return Refusal.HOP_MAX
         if _age_ms(event, now) > diff.ttl_ms:

@@ -49,6 +49,12 @@ async def record(
     return int(seq) if seq is not None else None
 
 
+async def project_of(tx: Tx, diff_id: bytes, peer: NodeId) -> ProjectId | None:
+    """The project of an announcement that was sent to a peer, by its delivery rows."""
+    found = await tx.fetchval(SQL.project_of, diff_id=diff_id, recipient=peer)
+    return bytes(found) if found is not None else None
+
+
 async def to_agent(tx: Tx, agent_id: AgentId, after: int, limit: int) -> list[tuple[int, MemoryId]]:
     """(number, memory) of what was handed to an agent behind `after`."""
     rows = await tx.fetch(SQL.to_agent, recipient=agent_id, after=after, limit=limit)

@@ -137,9 +137,14 @@ async def known(tx: Tx, ids: Sequence[bytes]) -> set[bytes]:
     return {row["diff_id"] for row in await tx.fetch(SQL.known, ids=list(ids))}
 
 
-async def unwalked(tx: Tx, node_id: NodeId, now: datetime, limit: int) -> list[bytes]:
-    """Own live announcements whose walk has not begun, oldest first."""
-    rows = await tx.fetch(SQL.unwalked, node_id=node_id, now=now, limit=limit)
+async def unwalked(
+    tx: Tx, node_id: NodeId, now: datetime, limit: int, held: Sequence[ProjectId] = ()
+) -> list[bytes]:
+    """Own live announcements whose walk has not begun, those of the projects in `held` left out.
+
+    The agents take turns, each with its oldest first, so that one cannot keep others waiting.
+    """
+    rows = await tx.fetch(SQL.unwalked, node_id=node_id, now=now, limit=limit, held=sorted(held))
     return [row["diff_id"] for row in rows]
 
 

@@ -193,12 +193,12 @@ async def sync_mark(tx: Tx, peer_id: NodeId, project_id: ProjectId) -> SyncMark:
 
 
 async def set_acked(tx: Tx, peer_id: NodeId, project_id: ProjectId, seq: int) -> None:
-    """The peer has all our tombstones up to `seq`; never falls."""
+    """The peer has all our tombstones up to `seq`, and says so itself."""
     await tx.execute(SQL.set_acked, peer_id=peer_id, project_id=project_id, seq=seq)
 
 
 async def set_received(
     tx: Tx, peer_id: NodeId, project_id: ProjectId, seq: int, now: datetime
 ) -> None:
-    """We have all tombstones of the peer up to its `seq`; never falls."""
+    """We have all tombstones of the peer up to its `seq`; falls when the peer counts anew."""
     await tx.execute(SQL.set_received, peer_id=peer_id, project_id=project_id, seq=seq, now=now)

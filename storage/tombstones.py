@@ -86,6 +86,16 @@ async def insert(tx: Tx, tombstone: Tombstone) -> int | None:
     return int(seq) if seq is not None else None
 
 
+async def lock(tx: Tx) -> None:
+    """No other unit sets a tombstone or writes a peer's content until this one commits."""
+    await tx.execute(SQL.lock_recv_seq)
+
+
+async def hold_off(tx: Tx) -> None:
+    """No tombstone is set until this unit commits; units that hold off do not wait for another."""
+    await tx.execute(SQL.share_recv_seq)
+
+
 async def insert_fence(tx: Tx, fence: Fence) -> int | None:
     """Set a fence; its local number, or None when it stands already."""
     await tx.execute(SQL.lock_recv_seq)
@@ -175,6 +185,17 @@ async def last_seq(tx: Tx) -> int:
 async def all_ids(tx: Tx) -> list[MemoryId]:
     """Every tombstoned id, 16 bytes each."""
     return [row["memory_id"] for row in await tx.fetch(SQL.all_ids)]
+
+
+async def ids_after(tx: Tx, seq: int, limit: int) -> list[tuple[int, MemoryId]]:
+    """(number, memory) of tombstones behind a local number, in order."""
+    rows = await tx.fetch(SQL.ids_after, seq=seq, limit=limit)
+    return [(row["recv_seq"], row["memory_id"]) for row in rows]
+
+
+async def acked_by(tx: Tx, memory_id: MemoryId, peer: NodeId) -> bool:
+    """Whether a peer said that it has this tombstone."""
+    return bool(await tx.fetchval(SQL.acked_by, id=memory_id, peer=peer))
 
 
 async def count_pending(tx: Tx) -> int:

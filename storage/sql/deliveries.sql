@@ -9,6 +9,10 @@ RETURNING seq;
 -- The newest delivery of an announcement to a recipient.
 SELECT max(seq) FROM deliveries WHERE diff_id = :diff_id AND recipient = :recipient;
 
+-- name: project_of
+-- The project of an announcement that was sent to a peer; a relay keeps no other row about it.
+SELECT project_id FROM deliveries WHERE diff_id = :diff_id AND recipient = :recipient LIMIT 1;
+
 -- name: lock_recipient
 -- Deliveries to one agent become visible in the order of their numbers.
 SELECT pg_advisory_xact_lock(hashtextextended(encode(:recipient, 'hex'), 7));

@@ -29,11 +29,16 @@ UNION
 SELECT diff_id FROM seen WHERE diff_id = ANY (:ids::bytea[]) AND outcome LIKE 'refused:%';
 
 -- name: unwalked
--- Own announcements that no walk has started for.
-SELECT d.diff_id FROM diffs d
-WHERE d.origin_node = :node_id AND d.kind IN ('add', 'update', 'promote') AND d.expires_at > :now
-  AND NOT EXISTS (SELECT FROM seen s WHERE s.diff_id = d.diff_id)
-ORDER BY d.hlc LIMIT :limit;
+-- Own announcements that no walk has started for, of each agent the oldest first.
+SELECT diff_id FROM (
+    SELECT d.diff_id, d.hlc, row_number() OVER (PARTITION BY d.agent_id ORDER BY d.hlc) AS place
+    FROM diffs d
+    WHERE d.origin_node = :node_id AND d.kind IN ('add', 'update', 'promote') AND d.expires_at > :now
+      AND d.project_id <> ALL (:held::bytea[])
+      AND NOT EXISTS (SELECT FROM seen s WHERE s.diff_id = d.diff_id)
+      AND NOT EXISTS (SELECT FROM tombstones t WHERE t.memory_id = d.memory_id)
+) waiting
+ORDER BY place, hlc LIMIT :limit;
 
 -- name: purge_of_memories
 -- The announcements of forgotten memories hold their text.

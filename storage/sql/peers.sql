@@ -70,13 +70,12 @@ WHERE agent_id = :agent_id AND project_id = :project_id;
 SELECT acked_recv_seq, received_recv_seq, synced_hlc FROM sync_marks WHERE peer_id = :peer_id AND project_id = :project_id;
 
 -- name: set_acked
--- The peer has all tombstones up to a local number.
+-- The peer has all tombstones up to a local number, by its own word; after a restore it has fewer.
 INSERT INTO sync_marks (peer_id, project_id, acked_recv_seq) VALUES (:peer_id, :project_id, :seq)
-ON CONFLICT (peer_id, project_id) DO UPDATE
-    SET acked_recv_seq = greatest(sync_marks.acked_recv_seq, excluded.acked_recv_seq);
+ON CONFLICT (peer_id, project_id) DO UPDATE SET acked_recv_seq = excluded.acked_recv_seq;
 
 -- name: set_received
 -- This node has all tombstones of the peer up to the peer's number.
 INSERT INTO sync_marks (peer_id, project_id, received_recv_seq, synced_at) VALUES (:peer_id, :project_id, :seq, :now)
 ON CONFLICT (peer_id, project_id) DO UPDATE
-    SET received_recv_seq = greatest(sync_marks.received_recv_seq, excluded.received_recv_seq), synced_at = excluded.synced_at;
+    SET received_recv_seq = excluded.received_recv_seq, synced_at = excluded.synced_at;

@@ -2,6 +2,10 @@
 -- Numbers of tombstones and fences become visible in their order.
 SELECT pg_advisory_xact_lock(776115);
 
+-- name: share_recv_seq
+-- A writer of a peer's content keeps new tombstones waiting, and waits for those under way.
+SELECT pg_advisory_xact_lock_shared(776115);
+
 -- name: insert_tombstone
 -- A memory id that never lives again.
 INSERT INTO tombstones (memory_id, kind, project_id, agent_handle, project_handle, epoch, hlc, origin_node,
@@ -70,6 +74,18 @@ SELECT greatest(coalesce((SELECT max(recv_seq) FROM tombstones), 0),
 -- name: all_ids
 -- Every tombstoned id, for the set in memory.
 SELECT memory_id FROM tombstones;
+
+-- name: ids_after
+-- Tombstoned ids behind a number.
+SELECT recv_seq, memory_id FROM tombstones WHERE recv_seq > :seq ORDER BY recv_seq LIMIT :limit;
+
+-- name: acked_by
+-- Has a peer said that it has this tombstone, by an ack or by what it pulled since.
+SELECT EXISTS (SELECT FROM outbox o
+               WHERE o.topic = 'gossip.tombstone' AND o.peer = :peer AND o.subject = :id AND o.state = 'done')
+    OR EXISTS (SELECT FROM tombstones t JOIN sync_marks s
+                   ON s.project_id = t.project_id AND s.acked_recv_seq >= t.recv_seq
+               WHERE t.memory_id = :id AND t.wire IS NOT NULL AND s.peer_id = :peer);
 
 -- name: count_pending
 -- Tombstones that some holder has not acknowledged.

@@ -90,10 +90,12 @@ class OtherEmbedder(FakeEmbedder):
 async def until(condition: Callable[[], Awaitable[Any]], what: str, seconds: float = 15.0) -> Any:
     """Wait for a truth about a running mesh; its value. Fails with `what` after `seconds`."""
     value = None
-    with trio.move_on_after(seconds):
-        while not (value := await condition()):
-            await trio.sleep(0.03)
-        return value
+    deadline = trio.current_time() + seconds
+    while trio.current_time() < deadline:
+        value = await condition()
+        if value:
+            return value
+        await trio.sleep(0.03)
     pytest.fail(f"did not come true in {seconds:g} s: {what} (last: {value!r})")
 
 

@@ -27,7 +27,7 @@ from node.telemetry.logs import open_logs
 from node.workers.gauges import measure
 from node.workers.periodic import every
 from node.workspace import Workspace
-from storage.errors import StartRefused
+from storage.errors import MnemeshError
 from storage.reserve import keep_reserve
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,8 @@ Announce = Callable[[str], None]
 def run_node(workspace: Workspace, announce: Announce) -> None:
     """Run a node in the foreground until a signal stops it.
 
-    `announce` gets one readable line for each thing that is ready. Raises StartRefused.
+    `announce` gets one readable line for each thing that is ready. Raises StartRefused, or what
+    ended a running node, like a database that stopped.
     """
     check_imports()
     workspace.prepare()
@@ -53,10 +54,11 @@ def run_node(workspace: Workspace, announce: Announce) -> None:
             try:
                 trio.run(_main, workspace, reloader, announce)
             except BaseExceptionGroup as group:
-                refused = group.subgroup(StartRefused)
-                if refused is None:
+                known, unknown = group.split(MnemeshError)
+                if known is None or unknown is not None:
                     raise
-                raise _first(refused) from None
+                log.error("the node ended: %s", _first(known).code, exc_info=known)
+                raise _first(known) from None
 
 
 async def _main(workspace: Workspace, reloader: Reloader, announce: Announce) -> None:
@@ -148,7 +150,10 @@ async def _last_reserve(services: Services) -> None:
         await keep_reserve(services.db, services.local.clock, services.workspace.ledger, wall)
 
 
-def _first(group: BaseExceptionGroup[StartRefused]) -> StartRefused:
-    for error in group.exceptions:
-        return _first(error) if isinstance(error, BaseExceptionGroup) else error
-    return StartRefused()
+def _first(group: BaseExceptionGroup[MnemeshError]) -> MnemeshError:
+    """The first cause inside a group, however deep."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, MnemeshError)  # what `split` put into the group
+    return error

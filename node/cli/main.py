@@ -8,7 +8,7 @@ import click
 
 from node.cli import daemon, erasures, memory, mesh, transfer
 from node.cli.group import Verbs
-from node.import_guard import check_imports
+from node.import_guard import ForeignPackage, check_imports
 from node.version import VERSION
 
 
@@ -43,7 +43,11 @@ for part in (memory, transfer, daemon, mesh, erasures):
 
 def main() -> None:
     """Entry point of the installed program."""
-    check_imports()
+    try:
+        check_imports()
+    except ForeignPackage as error:
+        click.echo(f"Error: {error}", err=True)
+        raise SystemExit(1) from None
     os.umask(0o077)
     cli.main(prog_name="mnemesh")
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 import click
 
-from node.cli.client import open_node, print_json
+from node.cli.client import open_node, print_json, workspace
 from node.cli.daemon import read_invitation
 from node.cli.group import Failure, Verbs, json_option, reaching
 from node.cli.show import age, facts, table
@@ -248,6 +251,9 @@ def token() -> None:
 @click.option("--project", "project_name", metavar="NAME", help="Bind it to this project.")
 @click.option("--user", metavar="NAME", help="Whom it is for.")
 @click.option("--ttl", metavar="TIME", help="How long it holds: 30m, 12h, 7d.")
+@click.option(
+    "--offline", is_flag=True, help="Sign with the workspace's own secret, without asking the node."
+)
 @json_option
 @reaching
 def token_create(
@@ -256,31 +262,52 @@ def token_create(
     project_name: str | None,
     user: str | None,
     ttl: str | None,
+    offline: bool,
     as_json: bool,
     path: str | None,
     url: str | None,
     token: str | None,
 ) -> None:
-    """Issue a token; only an admin may.
+    """Issue a token; only an admin may, or with --offline who owns the workspace.
 
     Every role but admin needs something that it is bound to.
 
     \b
-    Example:
+    Examples:
+      mnemesh token create --role admin --offline
       mnemesh token create --role agent --agent bob --ttl 12h
     """
     bound = {"agent": agent_name, "project": project_name, "user": user}
     scope = {name: value for name, value in bound.items() if value is not None}
     if role != "admin" and not scope:
         raise Failure(f"a token of role {role} needs --agent, --project or --user")
-    told = open_node(path, url, token).post(
-        "/api/auth/token", {"role": role, "scope": scope, "ttlSeconds": _seconds(ttl)}
-    )
+    if offline:
+        told = _signed_here(path, role, scope, _seconds(ttl))
+    else:
+        told = open_node(path, url, token).post(
+            "/api/auth/token", {"role": role, "scope": scope, "ttlSeconds": _seconds(ttl)}
+        )
     if as_json:
         print_json(told)
     else:
         click.echo(told["token"])
         click.echo(f"holds until {told['expiresAt']}", err=True)
+
+
+def _signed_here(
+    path: str | None, role: str, scope: dict[str, str], ttl_s: int | None
+) -> dict[str, str | None]:
+    from node.config import load_config
+    from node.http.auth import Authority
+    from node.http.tokens import load_secret
+    from node.http.views import when
+
+    place = workspace(path)
+    settings = load_config(place.root, os.environ).config.auth
+    place.prepare()
+    authority = Authority(load_secret(place.auth_secret), lambda: settings, time.time)
+    text, expires = authority.issue(role, scope, None if ttl_s is None else ttl_s * 1000)
+    return {"token": text, "expiresAt": when(datetime.fromtimestamp(expires, UTC))}
 
 
 def _seconds(text: str | None) -> int | None:

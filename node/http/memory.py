@@ -39,14 +39,28 @@ from storage.model import AgentId, MemoryId, Visibility, id_text, parse_id
 routes = Routes()
 
 
-@routes.add("POST", "/api/memory/remember", need=Permission.REMEMBER, shape=RememberBody)
+@routes.add(
+    "POST",
+    "/api/memory/remember",
+    need=Permission.REMEMBER,
+    shape=RememberBody,
+    use_case="remember",
+)
 async def remember_one(call: Call, given: RememberBody) -> Reply:
     """Store a memory, or count the equal one that is there."""
     result = await remember(call.services.memory, draft(call, given))
+    if result.deduped:
+        call.services.metrics.memory.deduped_total.inc()
     return Reply(remembered_view(call.services, result))
 
 
-@routes.add("POST", "/api/memory/remember/batch", need=Permission.REMEMBER, shape=BatchBody)
+@routes.add(
+    "POST",
+    "/api/memory/remember/batch",
+    need=Permission.REMEMBER,
+    shape=BatchBody,
+    use_case="remember_batch",
+)
 async def remember_many(call: Call, given: BatchBody) -> Reply:
     """Store up to 500 memories; each has its own result."""
     if not 1 <= len(given.memories) <= MAX_BATCH:
@@ -70,6 +84,7 @@ async def store(
         stored = await remember_batch(call.services.memory, list(drafts.values()))
         for position, outcome in zip(drafts, stored, strict=True):
             if isinstance(outcome, Remembered):
+                call.services.metrics.memory.deduped_total.inc(outcome.deduped)
                 results[position] = {"status": 200} | remembered_view(call.services, outcome)
             else:
                 results[position] = _failure(outcome)
@@ -115,7 +130,9 @@ def draft(call: Call, given: RememberBody) -> Draft:
     )
 
 
-@routes.add("POST", "/api/memory/recall", need=Permission.RECALL, shape=RecallBody)
+@routes.add(
+    "POST", "/api/memory/recall", need=Permission.RECALL, shape=RecallBody, use_case="recall"
+)
 async def recall_for(call: Call, given: RecallBody) -> Reply:
     """Answer a question from memory."""
     question = Question(
@@ -127,11 +144,12 @@ async def recall_for(call: Call, given: RecallBody) -> Reply:
         fast=given.fast,
         vector=None if given.vector is None else np.asarray(given.vector, np.float32),
     )
-    answer = await recall(call.services.memory, question)
-    return Reply(answer_view(call.services, answer, given.limit))
+    return await _answered(call, question)
 
 
-@routes.add("GET", "/api/memory/search", need=Permission.RECALL, shape=SearchQuery)
+@routes.add(
+    "GET", "/api/memory/search", need=Permission.RECALL, shape=SearchQuery, use_case="recall"
+)
 async def search(call: Call, given: SearchQuery) -> Reply:
     """Answer a question given in the query string."""
     question = Question(
@@ -142,11 +160,10 @@ async def search(call: Call, given: SearchQuery) -> Reply:
         superseded=given.include_superseded,
         fast=given.fast,
     )
-    answer = await recall(call.services.memory, question)
-    return Reply(answer_view(call.services, answer, given.limit))
+    return await _answered(call, question)
 
 
-@routes.add("POST", "/api/memory/delete", need=Permission.FORGET, shape=IdsBody)
+@routes.add("POST", "/api/memory/delete", need=Permission.FORGET, shape=IdsBody, use_case="delete")
 async def delete(call: Call, given: IdsBody) -> Reply:
     """Hide memories for the recovery window; peers drop their copies at once."""
     agent = call.agent(given.agent_id)
@@ -158,7 +175,7 @@ async def delete(call: Call, given: IdsBody) -> Reply:
     return Reply({"deleted": [*map(id_text, hidden)], "already": [*map(id_text, already)]})
 
 
-@routes.add("POST", "/api/memory/forget", need=Permission.FORGET, shape=IdsBody)
+@routes.add("POST", "/api/memory/forget", need=Permission.FORGET, shape=IdsBody, use_case="forget")
 async def forget(call: Call, given: IdsBody) -> Reply:
     """Remove memories for good, here and at every peer."""
     agent = call.agent(given.agent_id)
@@ -176,7 +193,12 @@ async def forget(call: Call, given: IdsBody) -> Reply:
 
 
 @routes.add(
-    "POST", "/api/memory/recover", need=Permission.RECOVER, shape=OneIdBody, operation="modify"
+    "POST",
+    "/api/memory/recover",
+    need=Permission.RECOVER,
+    shape=OneIdBody,
+    operation="modify",
+    use_case="recover",
 )
 async def recover(call: Call, given: OneIdBody) -> Reply:
     """Undo a delete within its window."""
@@ -222,6 +244,12 @@ async def page(call: Call, given: PageQuery) -> Reply:
     if len(rows) == given.limit:
         body["nextCursor"] = write_cursor(rows[-1].created_at, rows[-1].id)
     return Reply(body)
+
+
+async def _answered(call: Call, question: Question) -> Reply:
+    answer = await recall(call.services.memory, question)
+    call.services.metrics.memory.recall_hits.observe(len(answer.hits))
+    return Reply(answer_view(call.services, answer, question.limit))
 
 
 def _item(raw: object, defaults: dict[str, str | None]) -> RememberBody:

@@ -76,6 +76,13 @@ class BodyTooLarge(HttpProblem):
     status = 413
 
 
+class BodyTooSlow(HttpProblem):
+    """The body did not arrive in time."""
+
+    code = "body_timeout"
+    status = 408
+
+
 class WrongMediaType(HttpProblem):
     """The body is not of the type that the route takes."""
 

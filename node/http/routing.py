@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from node.http import problems
 from node.http.auth import OPEN, Authority, Credential, Need, choose_agent, choose_project
-from node.http.problems import BodyTooLarge, NotServing, WrongMediaType
+from node.http.problems import BodyTooLarge, BodyTooSlow, NotServing, WrongMediaType
 from node.http.shapes import Nothing, Shape, parse, parse_json, parse_query
+from storage.errors import MnemeshError
 from storage.island import Island
 from storage.model import AgentProfile, ProjectId
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 MAX_BODY: Final = 2 << 20
+BODY_S: Final = 60.0
+"""Seconds in which a body must have arrived."""
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 
 S = TypeVar("S", bound=Shape)
@@ -86,7 +90,11 @@ Handler = Callable[[Call, S], Awaitable[Reply]]
 
 @dataclass(frozen=True, slots=True)
 class Route(Generic[S]):
-    """One operation of the API. `operation` is the rate limit that every call spends."""
+    """One operation of the API.
+
+    `operation` is the rate limit that every call spends, `use_case` the name under which calls
+    are counted and timed beside the plain counting of requests.
+    """
 
     method: str
     path: str
@@ -98,6 +106,7 @@ class Route(Generic[S]):
     media: str
     max_body: int
     bridged: bool
+    use_case: str | None
 
     @property
     def has_body(self) -> bool:
@@ -121,6 +130,7 @@ class Routes:
         media: str = JSON,
         max_body: int = MAX_BODY,
         bridged: bool = True,
+        use_case: str | None = None,
     ) -> Callable[[Handler[S]], Handler[S]]:
         """Declare the decorated handler a route.
 
@@ -130,10 +140,21 @@ class Routes:
 
         def declare(handler: Handler[S]) -> Handler[S]:
             summary = (handler.__doc__ or "").strip().splitlines()[0].rstrip(".")
-            route = Route(
-                method, path, need, shape, handler, summary, operation, media, max_body, bridged
+            self.all.append(
+                Route(
+                    method=method,
+                    path=path,
+                    need=need,
+                    shape=shape,
+                    handler=handler,
+                    summary=summary,
+                    operation=operation,
+                    media=media,
+                    max_body=max_body,
+                    bridged=bridged,
+                    use_case=use_case,
+                )
             )
-            self.all.append(route)
             return handler
 
         return declare
@@ -180,11 +201,34 @@ async def _answer(
         raw=raw,
     )
     if not route.bridged:
-        return await _respond(await route.handler(call, given), request, services.island)
-    reply: Reply = await until_gone(
-        request.receive, services.island.to_trio(route.handler, call, given)
-    )
-    return await _respond(reply, request, services.island)
+        return await _respond(await route.handler(call, given), services.island)
+    with _counted(services, route.use_case):
+        reply: Reply = await until_gone(
+            request.receive, services.island.to_trio(route.handler, call, given)
+        )
+    return await _respond(reply, services.island)
+
+
+@contextmanager
+def _counted(services: Services, use_case: str | None) -> Iterator[None]:
+    if use_case is None:
+        yield
+        return
+    metrics = services.metrics.memory
+    begun = time.perf_counter()
+    result = "failed"
+    try:
+        yield
+        result = "ok"
+    except MnemeshError as error:
+        result = error.code
+        raise
+    except ClientGone:
+        result = "cancelled"
+        raise
+    finally:
+        metrics.operations_total.labels(operation=use_case, result=result).inc()
+        metrics.seconds.labels(operation=use_case).observe(time.perf_counter() - begun)
 
 
 def _caller(route: Route[Any], authority: Authority, request: Request) -> Credential:
@@ -215,12 +259,22 @@ async def _body(route: Route[Any], request: Request) -> bytes:
     announced = request.headers.get("content-length", "0")
     if announced.isascii() and announced.isdigit() and int(announced[:15]) > route.max_body:
         raise BodyTooLarge(f"the body exceeds {route.max_body} bytes")
+    try:
+        async with asyncio.timeout(BODY_S):
+            return await _bounded(request, route.max_body)
+    except TimeoutError:
+        raise BodyTooSlow("the body took too long") from None
+    except ClientDisconnect:
+        raise ClientGone from None
+
+
+async def _bounded(request: Request, limit: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
-        if size > route.max_body:
-            raise BodyTooLarge(f"the body exceeds {route.max_body} bytes")
+        if size > limit:
+            raise BodyTooLarge(f"the body exceeds {limit} bytes")
         parts.append(part)
     return b"".join(parts)
 
@@ -250,7 +304,7 @@ async def _gone(receive: Receive) -> None:
         continue
 
 
-async def _respond(reply: Reply, request: Request, island: Island) -> Response:
+async def _respond(reply: Reply, island: Island) -> Response:
     if reply.stream is not None:
         return await _open_stream(reply, island)
     if reply.raw is not None:

@@ -268,3 +268,17 @@ async def test_requests_are_counted_by_their_template(edge: Edge) -> None:
         'mnemesh_http_requests_total{method="GET",route="/api/memory/{id}",status="404"} 1.0'
         in text
     )
+
+
+async def test_use_cases_are_counted_with_their_result(edge: Edge) -> None:
+    for body in ({"content": "x"}, {"content": "x"}, {"content": ""}):
+        await edge.post("/api/memory/remember", body)
+    await edge.post("/api/memory/recall", {"query": "x"})
+    text = (await edge.get("/metrics")).text
+    wanted = (
+        'mnemesh_memory_operations_total{operation="remember",result="ok"} 2.0',
+        'mnemesh_memory_operations_total{operation="remember",result="invalid"} 1.0',
+        "mnemesh_memory_deduped_total 1.0",
+        "mnemesh_memory_recall_hits_count 1.0",
+    )
+    assert [line for line in wanted if line not in text] == []

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import trio
 
-from node.http import server
+from node.http import routing, server
 from node.memory import reading
 from storage.errors import StartRefused
 from tests.support.services import Edge, config, edge
@@ -140,6 +140,23 @@ async def test_a_chunked_body_is_counted_while_it_is_read(edge: Edge, url: str) 
             headers={"Content-Type": "application/json"},
         )
     assert answer.status_code == 413
+
+
+async def test_a_body_that_does_not_arrive_is_given_up(
+    edge: Edge, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routing, "BODY_S", 0.1)
+    host, _, port = url.removeprefix("http://").partition(":")
+    head = (
+        "POST /api/memory/remember HTTP/1.1\r\nHost: localhost\r\n"
+        "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    )
+    with trio.fail_after(10):
+        stream = await trio.open_tcp_stream(host, int(port))
+        await stream.send_all(head.encode())
+        answer = await stream.receive_some(4096)
+        await stream.aclose()
+    assert answer.startswith(b"HTTP/1.1 408")
 
 
 async def test_an_export_streams_over_a_socket(edge: Edge, url: str) -> None:

@@ -132,6 +132,18 @@ def test_an_invitation_that_is_none_is_told(tmp_path: Path) -> None:
     assert result.stderr == "Error: not an invitation of this version\n"
 
 
+def test_the_owner_of_a_workspace_signs_tokens_without_a_node(tmp_path: Path) -> None:
+    from node.http.tokens import load_secret, read
+
+    place = tmp_path / "ws"
+    result = run("token", "create", "--role", "admin", "--offline", "--path", str(place), "--json")
+    assert result.exit_code == 0, result.output
+    secret = load_secret(place / ".daemon" / "auth-secret")
+    claims = read(json.loads(result.stdout)["token"], secret, 0)
+    assert (claims.role, claims.sub) == ("admin", "token:admin")
+    assert claims.exp - claims.iat == 7 * 86_400
+
+
 def test_up_without_a_workspace_says_what_to_do(tmp_path: Path) -> None:
     result = run("up", "--path", str(tmp_path / "none"))
     assert result.exit_code == 1

@@ -12,7 +12,7 @@ import logging
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from erasure import certify, closing, inspection, journal, plan, removal
+from erasure import certify, closing, inspection, journal, plan, removal, witness
 from erasure.context import ErasureContext
 from erasure.forms import Graph
 from erasure.scope import agent_of, bounds, concerned, nothing, project_of
@@ -21,7 +21,7 @@ from erasure.tiers import check_catalog
 from storage import erasures
 from storage.erasures import ErasureRow
 from storage.errors import MnemeshError, NotFound
-from storage.model import Scope, ScopeKind
+from storage.model import NodeId, Scope, ScopeKind
 from storage.pool import Tx
 
 LOG = logging.getLogger("mnemesh.erasure")
@@ -42,6 +42,7 @@ async def drive(ctx: ErasureContext, erasure_id: str) -> ErasureRow:
             run.row, run.newest = await ctx.db.read(standing, erasure_id)
         ctx.between(run.row.state)
     await journal.copy(ctx)
+    await witness.publish(ctx, await ctx.db.read(_waiting, run.row))
     ctx.hidden.pop(erasure_id, None)
     if run.row.role == Role.ORIGIN:
         await closing.try_close(ctx, erasure_id)
@@ -171,6 +172,14 @@ async def _tombstoned(tx: Tx, ctx: ErasureContext, run: Run, key: Ed25519Private
         nodes = [one.node_id for one in await erasures.recipients(tx, run.id)]
         await certify.notify(tx, ctx, row, key, nodes, certificate_sha256=None)
     await erasures.set_state(tx, run.id, State.TOMBSTONED.value)
+
+
+async def _waiting(tx: Tx, row: ErasureRow) -> list[NodeId]:
+    """Who gets documents of this erasure: an origin's recipients, or the origins that asked."""
+    if row.role == Role.ORIGIN:
+        return [one.node_id for one in await erasures.recipients(tx, row.erasure_id)]
+    kept = await erasures.documents(tx, row.erasure_id)
+    return sorted({one.node_id for one in kept if one.doc == "notice"})
 
 
 async def _purged(tx: Tx, run: Run, graph: Graph) -> None:

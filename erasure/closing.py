@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from erasure import certify, journal
+from erasure import certify, journal, witness
 from erasure.certificates import Closure, seal
 from erasure.context import ErasureContext
 from erasure.forms import RecipientStatus
@@ -33,6 +33,8 @@ async def try_close(ctx: ErasureContext, erasure_id: str) -> bool:
     if not await ctx.db.transact(_close, ctx, erasure_id, key):
         return False
     await journal.copy(ctx)
+    told = await ctx.db.read(erasures.recipients, erasure_id)
+    await witness.publish(ctx, [one.node_id for one in told])
     ctx.wake()
     return True
 
@@ -94,6 +96,7 @@ async def _sign(
             added_after_certificate=tuple(
                 one.node_id for one in told if one.node_id.hex() not in counted
             ),
+            witnesses=await witness.witnesses(tx, where.log_id),
         ),
         key,
     )

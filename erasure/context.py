@@ -42,9 +42,9 @@ class ErasureContext:
     dispatcher of the outbox that frames are ready. `fenced` is called on the trio thread as soon
     as a scope's epoch is closed here and nothing newer of it stands; it must drop what the layers
     above cache of it, and must not block. `ledger_dir` holds the copy of the ledger outside
-    PostgreSQL. `not_covered` adds what this node knows it cannot reach. `clock_uncertainty_ms` is what the certificate says of
-    its times. `between` is called at each boundary of a run with the name of the state reached,
-    and behind each batch of rows; tests break the run there.
+    PostgreSQL. `not_covered` adds what this node knows it cannot reach. `clock_uncertainty_ms` is
+    what the certificate says of its times. `between` is called at each boundary of a run with the
+    name of the state reached, and behind each batch of rows; tests break the run there.
     """
 
     node: LocalNode

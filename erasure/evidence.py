@@ -45,7 +45,8 @@ async def _collect(
     closures = [one for one in kept if one.doc == "closure" and one.node_id == issuer]
     shown, head = None, None
     if certificates and certificates[0].ledger_seq is not None:
-        shown, head = await _proof(tx, certificates[0].ledger_seq)
+        log = keyid(own[KeyRole.LEDGER])
+        shown, head = await _proof(tx, certificates[0].ledger_seq, bytes.fromhex(log))
     return {
         "certificate": certificates[0].envelope if certificates else None,
         "receipts": {
@@ -68,15 +69,22 @@ async def _collect(
     }
 
 
-async def _proof(tx: Tx, seq: int) -> tuple[bytes | None, bytes | None]:
-    end = await ledger.head(tx)
-    if end is None:
+async def _proof(tx: Tx, seq: int, log: bytes) -> tuple[bytes | None, bytes | None]:
+    """Proof and head: the highest head that others have signed, else the newest."""
+    entry = await ledger.entry(tx, seq)
+    seen = await ledger.witnessed(tx, log)
+    if entry is None:
         return None, None
-    entry, last = await ledger.entry(tx, seq), await ledger.entry(tx, end.size)
-    if entry is None or last is None:
-        return None, None
-    shown = proof(entry.payload, await ledger.leaves(tx, end.size))
-    return canonical.encode(shown), last.head
+    if seen is not None and seen.size >= seq:
+        size, head = seen.size, seen.head
+    else:
+        end = await ledger.head(tx)
+        last = await ledger.entry(tx, end.size) if end is not None else None
+        if last is None:
+            return None, None
+        size, head = last.seq, last.head
+    shown = proof(entry.payload, await ledger.leaves(tx, size))
+    return canonical.encode(shown), head
 
 
 async def _keys(tx: Tx, node_id: NodeId, own: dict[KeyRole, bytes]) -> dict[str, Any]:

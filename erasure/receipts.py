@@ -16,10 +16,13 @@ from erasure.ledger import LedgerKind
 from erasure.parts import Recipient
 from erasure.received import Received, Refused
 from erasure.states import Role, State
+from erasure.witness import record_head
 from storage import erasures, peers
 from storage.erasures import DocumentRow, ErasureRow, RecipientRow
 from storage.model import NodeId
 from storage.pool import Tx
+
+__all__ = ["key_of", "record_document", "record_head", "release_recipient"]
 
 ACCEPTED, DUPLICATE = "accepted", "duplicate"
 

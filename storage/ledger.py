@@ -8,6 +8,7 @@ refuses it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from storage.pool import Tx
 from storage.queries import load
@@ -90,3 +91,25 @@ async def entry(tx: Tx, seq: int) -> EntryRow | None:
 async def leaves(tx: Tx, upto: int) -> list[bytes]:
     """Leaf hashes of the first `upto` entries, in order."""
     return [row["leaf"] for row in await tx.fetch(SQL.leaves, upto=upto)]
+
+
+@dataclass(frozen=True, slots=True)
+class WitnessedRow:
+    """The highest head that was seen of a log; for this node's own, as others have signed it."""
+
+    size: int
+    root: bytes
+    head: bytes
+
+
+async def witnessed(tx: Tx, log_id: bytes, *, lock: bool = False) -> WitnessedRow | None:
+    """The highest head seen of a log; with `lock`, held until commit."""
+    row = await tx.fetchrow(SQL.witnessed if lock else SQL.read_witnessed, log_id=log_id)
+    return WitnessedRow(**dict(row)) if row else None
+
+
+async def put_witnessed(
+    tx: Tx, log_id: bytes, size: int, root: bytes, head: bytes, now: datetime
+) -> None:
+    """Keep a head unless a higher one of the same log is kept."""
+    await tx.execute(SQL.put_witnessed, log_id=log_id, size=size, root=root, head=head, now=now)

@@ -390,6 +390,8 @@ async def deliver(target: ErasureNode, topic: Topic, body: bytes, source: bytes)
         return await notices.accept_fence(target.ctx, body, source)
     if topic is Topic.NOTICE:
         return await notices.accept_notice(target.ctx, body, source)
+    if topic is Topic.HEAD:
+        return await receipts.record_head(target.ctx, source, body)
     return await receipts.record_document(target.ctx, source, body)
 
 

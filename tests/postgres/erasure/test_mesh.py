@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import trio
 
-from erasure import apply, receipts, requests
+from erasure import apply, journal, receipts, requests
+from erasure.envelope import HEAD_PAYLOAD, Envelope, sign
+from erasure.ledger import LedgerKind, head_payload, log_id
 from erasure.report import PendingKind, Verdict
 from erasure.verify import verify_files
 from storage import outbox
@@ -106,7 +108,7 @@ async def test_a_full_run_over_two_nodes_closes_and_verifies_offline(
         ]
         assert len(peer.graph) == 0
         await settle_all(peer)
-        assert await carry(peer, origin) == [("erasure.document", "accepted")]
+        assert await carry(peer, origin, Topic.DOCUMENT) == [("erasure.document", "accepted")]
 
         closed = await requests.status(origin.ctx, done.erasure_id or "")
         assert (closed.state, closed.receipts_have) == ("closed", 1)
@@ -126,6 +128,48 @@ async def test_a_full_run_over_two_nodes_closes_and_verifies_offline(
             assert await node.one("SELECT count(*) FROM memories") == 0
             assert await node.one("SELECT count(*) FROM agent_cards") == 0
         assert {verdict for _, verdict in await carry(origin, peer)} == {"accepted"}
+        assert {verdict for _, verdict in await carry(peer, origin)} == {"accepted"}
+        documents = await requests.documents(origin.ctx, done.erasure_id or "")
+        report = verified(tmp_path / "witnessed", documents)
+        assert (report.causes, {item.kind for item in report.pending}) == (
+            [],
+            {PendingKind.PHYSICAL, PendingKind.BACKUP},
+        )
+
+
+async def test_es_25_a_witness_refuses_a_smaller_head_and_a_second_root(
+    origin: ErasureNode, peer: ErasureNode
+) -> None:
+    with trio.fail_after(LIMIT):
+        await join([origin, peer])
+        for number in range(3):
+            await origin.db.transact(
+                journal.append,
+                origin.ctx.node,
+                LedgerKind.OPENED,
+                origin.wall(),
+                {"erasure_id": f"er_{number}"},
+            )
+        heads = [row["head"] for row in await origin.sql("SELECT head FROM ledger ORDER BY seq")]
+        key = origin.ctx.node.keys.ledger_key()
+        payload = head_payload(log_id(key), 4, bytes(32), origin.wall())
+        rival = Envelope(payload, HEAD_PAYLOAD, (sign(HEAD_PAYLOAD, payload, key),))
+
+        said = [
+            await receipts.record_head(peer.ctx, origin.id, data)
+            for data in (heads[3], heads[3], heads[2], rival.to_bytes(), b"{}")
+        ]
+
+        assert said == [
+            "accepted",
+            "duplicate",
+            "refused:smaller_head",
+            "refused:second_root",
+            "refused:malformed",
+        ]
+        assert await peer.one("SELECT size FROM witnessed_heads") == 4
+        assert await carry(peer, origin) == [("ledger.head", "accepted")]
+        assert await receipts.record_head(origin.ctx, peer.id, heads[3]) == "refused:bad_signature"
 
 
 async def test_a_peer_that_never_had_anything_says_so(
@@ -352,8 +396,6 @@ async def test_i16_no_document_or_entry_holds_the_raw_id_of_the_agent(
         await settle_all(peer)
         await carry(peer, origin)
         await carry(origin, peer)
-        from erasure.envelope import Envelope
-
         for node in (origin, peer):
             kept = [row["payload"] for row in await node.sql("SELECT payload FROM ledger")]
             kept += [
@@ -416,7 +458,7 @@ async def _deliver(node: ErasureNode, topic: Topic, body: bytes, source: bytes) 
     return await deliver(node, topic, body, source)
 
 
-async def test_frames_leave_in_the_order_fence_notice_document(
+async def test_frames_leave_in_the_order_fence_notice_document_head(
     origin: ErasureNode, peer: ErasureNode
 ) -> None:
     with trio.fail_after(LIMIT):
@@ -428,5 +470,6 @@ async def test_frames_leave_in_the_order_fence_notice_document(
             "erasure.notice",
             "erasure.notice",
             "erasure.document",
+            "ledger.head",
         ]
         assert all(len(frame.subject) <= 64 for frame in frames)

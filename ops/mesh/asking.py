@@ -15,7 +15,7 @@ from ops.mesh.findings import share
 from ops.mesh.nodes import Node
 from ops.mesh.stage import Stage
 
-SETTLE_S: Final = 45.0
+SETTLE_S: Final = 90.0
 STEADY: Final = 3
 """Looks without a change after which the spread counts as settled."""
 PER_AGENT: Final = 12

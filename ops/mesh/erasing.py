@@ -278,7 +278,7 @@ def residue(
     raw = evidence.raw(agent_id)
     ids = {each.id for each in own}
     gone = [evidence.raw(each.id) for each in probes]
-    texts = [each.document.text for each in probes]
+    texts = stage.ledger.telling(probes)
     traces: list[Trace] = []
     for node in stage.nodes:
         reader = next(each.name for each in stage.writers_of(node) if each.name != writer)

@@ -69,6 +69,12 @@ class Ledger:
             for memory_id in ids:
                 self.written.pop(memory_id, None)
 
+    def telling(self, gone: Sequence[Written]) -> list[str]:
+        """Texts of removed memories that no standing memory contains: found, they are traces."""
+        standing = "\n".join(each.document.text for each in self.of()).lower()
+        texts = (each.document.text.rstrip(".,!?;: ") for each in gone)
+        return [text for text in texts if text.lower() not in standing]
+
     def of(self, node: str | None = None, agent: str | None = None) -> list[Written]:
         """What stands, by home node and author."""
         with self.lock:
@@ -142,7 +148,7 @@ def write_batches(
 
 def write_until_killed(
     node: Node,
-    project: str,
+    project: str | None,
     writer: Writer,
     documents: Sequence[Document],
     ledger: Ledger,

@@ -19,8 +19,6 @@ from ops.mesh.stage import PROJECT, Stage, counter
 
 SPREAD_S: Final = 30.0
 RETURN_S: Final = 45.0
-MARKS: Final = ("tombstones", "outbox")
-"""Tables in which the id of a forgotten memory stays on purpose: they keep it away."""
 COUNT: Final = 12
 
 
@@ -44,7 +42,7 @@ def forget(stage: Stage, rng: random.Random) -> None:
         )
         seconds = time.monotonic() - begun
         stage.ledger.drop([each.id for each in gone])
-        traces = [trace for node in stage.nodes for trace in traces_of(node, gone)]
+        traces = [trace for node in stage.nodes for trace in traces_of(stage, node, gone)]
         left = readable(stage.nodes, stage, gone) + sum(trace.count for trace in traces)
         stage.findings.note("forget.memories", len(gone))
         stage.findings.note("forget.copies", copies)
@@ -83,7 +81,7 @@ def forget_while_away(stage: Stage, rng: random.Random) -> None:
         begun = time.monotonic()
         stage.wait(lambda: rows_left(away, gone) == 0, RETURN_S, "copies on node C")
         waited = time.monotonic() - begun
-        traces = [trace for node in stage.nodes for trace in traces_of(node, gone)]
+        traces = [trace for node in stage.nodes for trace in traces_of(stage, node, gone)]
         left = readable(stage.nodes, stage, gone) + sum(trace.count for trace in traces)
         stage.findings.note("forget.returned_node_seconds", round(waited, 3))
         stage.findings.check(
@@ -115,9 +113,9 @@ def rows_left(node: Node, gone: Sequence[Written]) -> int:
     return int(rows[0][0])
 
 
-def traces_of(node: Node, gone: Sequence[Written]) -> list[evidence.Trace]:
+def traces_of(stage: Stage, node: Node, gone: Sequence[Written]) -> list[evidence.Trace]:
     """Tables that still show a text of these memories."""
-    return evidence.rows_with(node, [], [each.document.text for each in gone], MARKS)
+    return evidence.rows_with(node, [], stage.ledger.telling(gone))
 
 
 def reload(stage: Stage) -> None:

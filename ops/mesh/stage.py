@@ -18,6 +18,7 @@ from ops.mesh.findings import Findings
 from ops.mesh.nodes import Node
 
 PROJECT: Final = "commons"
+PAUSE_S: Final = 0.1
 
 T = TypeVar("T")
 
@@ -101,16 +102,18 @@ class Stage:
             transient=not self.console.is_terminal,
         )
 
-    def wait(self, ask: Callable[[], T | None], seconds: float, what: str, pause: float = 0.1) -> T:
-        """The first answer that is true. Raises Late."""
-        deadline = time.monotonic() + seconds
-        while True:
-            answer = ask()
-            if answer:
-                return answer
-            if time.monotonic() > deadline:
-                raise Late(f"{what}: not within {seconds:.0f} s, logs in {self.root}")
-            time.sleep(pause)
+    def wait(self, ask: Callable[[], object], seconds: float, what: str) -> None:
+        """Return as soon as the answer is true. Raises Late."""
+        soon(ask, seconds, f"{what}, see the logs in {self.root}")
+
+
+def soon(ask: Callable[[], object], seconds: float, what: str) -> None:
+    """Ask until the answer is true. Raises Late."""
+    deadline = time.monotonic() + seconds
+    while not ask():
+        if time.monotonic() > deadline:
+            raise Late(f"not within {seconds:.0f} s: {what}")
+        time.sleep(PAUSE_S)
 
 
 def counter(text: str, name: str, **labels: str) -> float:

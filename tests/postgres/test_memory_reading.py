@@ -291,7 +291,7 @@ async def test_a_hidden_crowd_does_not_crowd_out_my_own_words(world: World) -> N
     for number in range(60):
         await world.store(crowd, f"harbour note {number}", visibility=Visibility.PRIVATE)
     mine = await world.store(me, "quite other matters, but harbour too")
-    await world.context.residency.hide([mine.id])
+    world.graph.hide([mine.id])
     hits = (await world.recall(me, "harbour")).hits
     assert [hit.memory.id for hit in hits] == [mine.id]
     assert hits[0].words == 1.0

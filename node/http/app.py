@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import FastAPI
@@ -56,8 +57,9 @@ def build(services: Services, authority: Authority, port: int) -> Guard:
     return Guard(app, services, port)
 
 
+@cache
 def schema() -> dict[str, Any]:
-    """The API in OpenAPI 3.1."""
+    """The API in OpenAPI 3.1, made once; not to be changed."""
     app = FastAPI(title="mnemesh", version=VERSION, openapi_url=None, docs_url=None, redoc_url=None)
     for route in ROUTES:
         app.add_api_route(

@@ -11,18 +11,18 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from node.http import problems
 from node.http.auth import OPEN, Authority, Credential, Need, choose_agent, choose_project
 from node.http.problems import BodyTooLarge, BodyTooSlow, NotServing, WrongMediaType
 from node.http.shapes import Nothing, Shape, parse, parse_json, parse_query
+from node.http.streams import ClientGone, open_stream, until_gone
 from storage.errors import MnemeshError
 from storage.island import Island
 from storage.model import AgentProfile, ProjectId
@@ -38,13 +38,8 @@ BODY_S: Final = 60.0
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 
 S = TypeVar("S", bound=Shape)
-T = TypeVar("T")
 
 CLIENT_GONE: Final = 499
-
-
-class ClientGone(Exception):
-    """The client closed the connection; nobody reads the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,34 +274,11 @@ async def _bounded(request: Request, limit: int) -> bytes:
     return b"".join(parts)
 
 
-async def until_gone(receive: Receive, work: Awaitable[T]) -> T:
-    """The result of `work`, which is cancelled and waited for when the client leaves.
-
-    Raises ClientGone then.
-    """
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_gone(receive))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientGone
-        return task.result()
-    finally:
-        gone.cancel()
-        if not task.done():
-            task.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await task
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        continue
-
-
 async def _respond(reply: Reply, island: Island) -> Response:
     if reply.stream is not None:
-        return await _open_stream(reply, island)
+        return await open_stream(
+            reply.stream, island, status=reply.status, media_type=reply.media_type
+        )
     if reply.raw is not None:
         return Response(
             reply.raw,
@@ -315,57 +287,6 @@ async def _respond(reply: Reply, island: Island) -> Response:
             headers=reply.headers,
         )
     return problems.json_response(reply.body, status=reply.status, headers=reply.headers)
-
-
-async def _open_stream(reply: Reply, island: Island) -> Response:
-    """Fetch the first part before the status is out, so that a refusal can still be told."""
-    assert reply.stream is not None
-    first = await island.to_trio(_next, reply.stream)
-    return _Streaming(reply, first, island)
-
-
-async def _next(parts: AsyncIterator[bytes]) -> bytes | None:
-    return await anext(parts, None)
-
-
-async def _close(parts: AsyncIterator[bytes]) -> None:
-    close = getattr(parts, "aclose", None)
-    if close is not None:
-        await close()
-
-
-class _Streaming(Response):
-    """Parts made in trio, each fetched when the one before is out; a failure cuts the stream."""
-
-    def __init__(self, reply: Reply, first: bytes | None, island: Island) -> None:
-        super().__init__(status_code=reply.status, media_type=reply.media_type)
-        del self.headers["content-length"]
-        self._reply = reply
-        self._first = first
-        self._island = island
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send(
-            {
-                "type": "http.response.start",
-                "status": self.status_code,
-                "headers": self.raw_headers,
-            }
-        )
-        with suppress(ClientGone):
-            await until_gone(receive, self._send(send))
-
-    async def _send(self, send: Send) -> None:
-        parts = self._reply.stream
-        assert parts is not None
-        part = self._first
-        try:
-            while part is not None:
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-                part = await self._island.to_trio(_next, parts)
-        finally:
-            await self._island.to_trio(_close, parts)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _count_refusal(services: Services, error: Exception) -> None:

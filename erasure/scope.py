@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from erasure.forget import NoSigningKey
 from storage import erasures
-from storage.access import Access
+from storage.access import Access, ProjectAccess
 from storage.errors import InvalidInput
 from storage.keyring import public_bytes
 from storage.local import LocalNode
@@ -88,26 +88,32 @@ def entitled_key(
 ) -> Ed25519PrivateKey:
     """A key of this node that may close the scope; `projects` are those it is known in.
 
-    Reads key files: call it from a worker thread. Raises NoSigningKey.
+    An agent's own key is known only to those who hold its card. So where the agent is known in
+    one project alone and this node signs for that project, the project's key or the operator's
+    is taken, which every member can check. Reads key files: call it from a worker thread. Raises
+    NoSigningKey.
     """
+    known = [access.projects[one] for one in projects if one in access.projects]
     if scope.kind is ScopeKind.AGENT:
         own = node.keys.agent(scope.id)
         if own is not None:
-            return own
-        carded = [one for one in access.projects.values() if scope.id in one.cards]
-        rest = [access.projects[one] for one in projects if one in access.projects]
-        candidates = carded or rest
-    else:
-        candidates = [one for one in access.projects.values() if one.project_id == scope.id]
-    for project in candidates:
+            return (_project_key(node, known) or own) if len(known) == 1 else own
+        known = [one for one in access.projects.values() if scope.id in one.cards] or known
+    key = _project_key(node, known)
+    if key is None:
+        raise NoSigningKey()
+    return key
+
+
+def _project_key(node: LocalNode, projects: list[ProjectAccess]) -> Ed25519PrivateKey | None:
+    for project in projects:
         key = node.keys.project(project.project_id)
         if key is not None:
             return key
     operator = node.keys.operator_key()
-    for project in candidates:
-        if public_bytes(operator) in project.acl.operators:
-            return operator
-    raise NoSigningKey()
+    if any(public_bytes(operator) in project.acl.operators for project in projects):
+        return operator
+    return None
 
 
 def scope_of_handle(node: LocalNode, access: Access, kind: str, handle: Handle) -> Scope | None:

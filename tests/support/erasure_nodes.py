@@ -30,11 +30,11 @@ from storage import (
     principals,
     records,
 )
-from storage.access import LiveAccess
+from storage.access import Access, LiveAccess
 from storage.clock import HybridClock
 from storage.content import normalize
 from storage.diffs import Diff
-from storage.gate import Gate
+from storage.gate import Epochs, Gate
 from storage.hot.graph import HotGraph
 from storage.hot.settings import HotSettings
 from storage.keyring import KeyStore, public_bytes
@@ -120,7 +120,7 @@ def make_node(db: Database, folder: Path, wall: Wall, **settings: Any) -> Erasur
         ErasureContext(
             node=node,
             db=db,
-            access=LiveAccess(_empty()),
+            access=LiveAccess(Access()),
             settings=ErasureSettings(**settings),
             tiers=TierRegistry(graph=graph),
             ledger_dir=folder / "ledger",
@@ -131,12 +131,6 @@ def make_node(db: Database, folder: Path, wall: Wall, **settings: Any) -> Erasur
     )
     made.ctx.fenced = made.fenced.append
     return made
-
-
-def _empty() -> Any:
-    from storage.access import Access
-
-    return Access()
 
 
 async def join(nodes: Sequence[ErasureNode], name: str = "p1") -> bytes:
@@ -296,8 +290,6 @@ async def copy_to(peer: ErasureNode, memory: Memory, seed: int = 1) -> None:
     node = peer.ctx.node
 
     async def work(tx: Tx) -> None:
-        from storage.gate import Epochs
-
         await node.gate.for_foreign(
             tx,
             agent_id=memory.agent_id,

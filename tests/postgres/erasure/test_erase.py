@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from erasure import requests
+from erasure.envelope import Envelope
 from erasure.scope import InvalidScope, parse_scope
 from erasure.states import HoldInForce, RequestIdConflict
 from storage.errors import InvalidInput, NotFound, ScopeErased
@@ -372,6 +373,4 @@ async def _signal(event: trio.Event) -> None:
 
 
 def _sha256(envelope: bytes) -> str:
-    from erasure.envelope import Envelope
-
     return Envelope.from_bytes(envelope).sha256.hex()

@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 import trio
 
-from erasure import apply, journal, receipts, requests
+from erasure import apply, journal, leaves, receipts, requests
+from erasure.certificates import Notice, seal
 from erasure.envelope import HEAD_PAYLOAD, Envelope, sign
+from erasure.forget import NoSigningKey
 from erasure.ledger import LedgerKind, head_payload, log_id
+from erasure.parts import ScopeRef
 from erasure.report import PendingKind, Verdict
 from erasure.verify import verify_files
-from storage import outbox
+from storage import clock, outbox, records
 from storage.errors import ScopeErased
 from storage.outbox import Topic
 from tests.support.erasure_nodes import (
@@ -24,6 +27,7 @@ from tests.support.erasure_nodes import (
     carry,
     copy_to,
     counts,
+    deliver,
     join,
     predicate,
     project,
@@ -180,7 +184,7 @@ async def test_a_peer_that_never_had_anything_says_so(
         a1 = await add_agent(origin, "a1", p1)
         await remember(origin, a1, "never left", p1)
 
-        done = await requests.erase(origin.ctx, request(project(p1)))
+        done = await requests.erase(origin.ctx, request(agent(a1)))
         await carry(origin, peer)
         await settle_all(peer)
         await carry(peer, origin)
@@ -188,6 +192,35 @@ async def test_a_peer_that_never_had_anything_says_so(
         closed = await requests.status(origin.ctx, done.erasure_id or "")
         assert closed.recipients == ((peer.id, "never_had"),)
         assert closed.state == "closed"
+
+
+async def test_a_home_without_the_project_key_signs_with_the_key_of_the_agent(
+    origin: ErasureNode, peer: ErasureNode
+) -> None:
+    with trio.fail_after(LIMIT):
+        p1 = await join([origin, peer])
+        a1 = await add_agent(peer, "a1", p1, [origin])
+        memory = await remember(peer, a1, "at home on the second node", p1, holders=[origin])
+        await copy_to(origin, memory)
+
+        done = await requests.erase(peer.ctx, request(agent(a1)))
+        await carry(peer, origin)
+        await settle_all(origin)
+        await carry(origin, peer)
+
+        assert (await requests.status(peer.ctx, done.erasure_id or "")).state == "closed"
+        assert await origin.one("SELECT count(*) FROM memories") == 0
+
+
+async def test_a_node_without_an_entitled_key_is_refused_and_changes_nothing(
+    origin: ErasureNode, peer: ErasureNode
+) -> None:
+    with trio.fail_after(LIMIT):
+        _, a1 = await spread(origin, peer)
+        with pytest.raises(NoSigningKey):
+            await requests.erase(peer.ctx, request(agent(a1)))
+        assert await peer.one("SELECT count(*) FROM live_rows") == 2
+        assert await peer.one("SELECT count(*) FROM erasures") == 0
 
 
 async def test_the_same_notice_again_brings_the_same_receipt(
@@ -332,7 +365,7 @@ async def test_es_29_a_member_of_another_project_changes_nothing(
         size = await origin.one("SELECT count(*) FROM ledger")
 
         said = [
-            await _deliver(origin, topic, body, peer.id) for topic, body in forged for _ in range(2)
+            await deliver(origin, topic, body, peer.id) for topic, body in forged for _ in range(2)
         ]
 
         assert said == [
@@ -363,8 +396,8 @@ async def test_a_forged_notice_behind_a_good_fence_is_refused(
         told["signatures"][0]["sig"] = ("B" if sig[0] != "B" else "C") + sig[1:]
         forged = json.dumps(told).encode()
 
-        assert await _deliver(peer, Topic.NOTICE, forged, origin.id) == "refused:bad_signature"
-        assert await _deliver(peer, Topic.NOTICE, b"{}", origin.id) == "refused:malformed"
+        assert await deliver(peer, Topic.NOTICE, forged, origin.id) == "refused:bad_signature"
+        assert await deliver(peer, Topic.NOTICE, b"{}", origin.id) == "refused:malformed"
         assert await peer.one("SELECT count(*) FROM erasures") == 0
         kinds = [row["kind"] for row in await peer.sql("SELECT kind FROM ledger ORDER BY seq")]
         assert kinds == ["log_opened", "refused", "refused"]
@@ -413,11 +446,6 @@ async def test_i16_no_document_or_entry_holds_the_raw_id_of_the_agent(
 
 async def _forge(origin: ErasureNode, peer: ErasureNode, p2: bytes) -> list[tuple[Topic, bytes]]:
     """Fence and notice for p2 with the peer's own keys."""
-    from erasure import leaves
-    from erasure.certificates import Notice, seal
-    from erasure.parts import ScopeRef
-    from storage import clock, records
-
     node = peer.ctx.node
     handle = node.handle(project(p2))
     about = leaves.erasure_id(node.mesh_id, handle, 1)
@@ -450,12 +478,6 @@ async def _forge(origin: ErasureNode, peer: ErasureNode, p2: bytes) -> list[tupl
         node.keys.erasure_key(),
     )
     return [(Topic.FENCE, fence), (Topic.NOTICE, notice.to_bytes())]
-
-
-async def _deliver(node: ErasureNode, topic: Topic, body: bytes, source: bytes) -> str:
-    from tests.support.erasure_nodes import deliver
-
-    return await deliver(node, topic, body, source)
 
 
 async def test_frames_leave_in_the_order_fence_notice_document_head(

@@ -8,6 +8,7 @@ import trio
 from erasure import apply, requests
 from erasure.tiers import EXEMPT, REMOVAL_ORDER, TABLE_TIERS, UnknownTier, check_catalog
 from storage import tiers as places
+from storage.errors import MnemeshError
 from storage.ledger import page
 from tests.support.erasure_nodes import (
     ErasureNode,
@@ -148,8 +149,6 @@ async def test_deliveries_to_the_erased_agent_go_and_those_to_peers_stay(
 
 
 async def test_the_ledger_refuses_to_be_changed(origin: ErasureNode) -> None:
-    from storage.errors import MnemeshError
-
     with trio.fail_after(LIMIT):
         a1 = await add_agent(origin, "a1")
         await requests.erase(origin.ctx, request(agent(a1)))

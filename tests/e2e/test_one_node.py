@@ -1,0 +1,73 @@
+"""One real node: its workspace is its own, and no signal costs what it promised."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ops.corpus import Document
+from ops.mesh.feed import Ledger, Writer, still_there, write_until_killed
+from ops.mesh.nodes import Node, await_gone
+from ops.mesh.stage import counter, soon
+from tests.e2e.programs import programs, say
+
+pytestmark = pytest.mark.e2e
+
+STOP_S = 3.0
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    """A running node of the agent `default`."""
+    with programs("1") as (made,):
+        made.start()
+        yield made
+
+
+def rejected(node: Node) -> float:
+    metrics = node.api.text("/metrics")
+    return counter(metrics, "mnemesh_reload_reloads_total", status="rejected")
+
+
+def test_a_second_process_on_one_workspace_is_refused(node: Node) -> None:
+    assert node.process is not None
+    done = node.command("up", timeout=30)
+    assert done.returncode == 1
+    assert str(node.process.pid) in done.stderr
+    assert node.api.get("/ready")["ready"] is True
+
+
+def test_a_broken_file_at_hangup_changes_nothing(node: Node) -> None:
+    file = node.workspace / "agent.yaml"
+    good = file.read_text(encoding="utf-8")
+    node.write_raw(f"{good}\nretention: {{soft_deleted_ttl: soon}}\n")
+    node.hang_up()
+    soon(lambda: rejected(node) == 1, 10.0, "the refusal of the file")
+    node.write_raw(good)
+    assert node.api.get("/ready")["ready"] is True
+    assert node.api.post("/api/reload")["status"] == "unchanged"
+
+
+def test_kill_9_loses_no_acknowledged_memory(node: Node) -> None:
+    texts = tuple(Document("x", "x", f"The kettle number {n} boils.") for n in range(3_000))
+    writer = Writer("default", node.name, "", texts)
+    ledger = Ledger()
+    enough = threading.Event()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        writing = pool.submit(write_until_killed, node, None, writer, texts, ledger, enough, 40)
+        assert enough.wait(30)
+        node.kill()
+        acknowledged = writing.result(timeout=30)
+    assert 40 <= acknowledged < len(texts)
+    node.start()
+    assert still_there(node, ledger.of()) == []
+
+
+def test_sigterm_stops_within_three_seconds_and_leaves_no_process(node: Node) -> None:
+    say(node, "remember", "The last thing before the stop")
+    assert node.stop() <= STOP_S
+    assert await_gone(node.workspace.parent) == []
+    assert not (node.workspace / ".daemon" / "pid").exists()

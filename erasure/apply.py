@@ -118,6 +118,7 @@ async def _step(ctx: ErasureContext, run: Run) -> None:
             ctx.fenced(run.scope)
         await ctx.db.transact(erasures.set_state, run.id, State.QUIESCED.value)
     elif state is State.QUIESCED:
+        await ctx.db.read(removal.check_holds, run)
         await plan.make(ctx, run)
         await ctx.db.transact(_seal, ctx, run)
     elif state is State.SEALED:

@@ -30,7 +30,7 @@ from erasure.parts import (
 from erasure.parts import Run as RunParts
 from erasure.scope import agent_of, project_of
 from erasure.states import ResidueFound, Role, Run, State, reached
-from storage import erasures, gate, outbox
+from storage import burials, erasures, gate, outbox
 from storage.erasures import DocumentRow, ErasureRow
 from storage.model import NodeId, ScopeKind
 from storage.outbox import Topic
@@ -89,7 +89,7 @@ async def _retained(tx: Tx, run: Run) -> list[Retained]:
     scope = run.scope
     if scope is None:
         return kept
-    buried, copies = await erasures.count_evidence(tx, run.id, agent_of(scope), project_of(scope))
+    buried, copies = await burials.count_evidence(tx, run.id, agent_of(scope), project_of(scope))
     if buried:
         kept.append(Retained("tombstones", buried, "refuse late copies", _INTEREST, STABLE))
     if copies:
@@ -193,7 +193,7 @@ async def answer(tx: Tx, ctx: ErasureContext, row: ErasureRow, key: Ed25519Priva
 
 async def tell(tx: Tx, ctx: ErasureContext, row: ErasureRow, nodes: list[NodeId]) -> None:
     """Send the fence to these nodes; its subject is the erasure's id."""
-    fence = await erasures.fence_at(tx, row.kind, row.handle, row.epoch)
+    fence = await burials.fence_at(tx, row.kind, row.handle, row.epoch)
     if fence is not None:
         await outbox.enqueue(
             tx,
@@ -230,7 +230,7 @@ async def notify(
 ) -> None:
     """Issue a notice, the first before C and the second with its digest, and send it."""
     now = ctx.node.wall()
-    fence = await erasures.fence_at(tx, row.kind, row.handle, row.epoch)
+    fence = await burials.fence_at(tx, row.kind, row.handle, row.epoch)
     ids_n, ids_root = await ids_of(tx, row.erasure_id)
     signed = seal(
         Notice(
@@ -261,7 +261,7 @@ async def notify(
 
 async def ids_of(tx: Tx, erasure_id: str) -> tuple[int, bytes]:
     """Number and root of the memory ids under the run's tombstones."""
-    ids = await erasures.buried(tx, erasure_id)
+    ids = await burials.buried(tx, erasure_id)
     return len(ids), leaves.id_set_root(one.hex() for one in ids)
 
 

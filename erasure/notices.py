@@ -19,7 +19,7 @@ from erasure.receipts import key_of
 from erasure.received import Received, Refused
 from erasure.scope import agent_of, project_of, scope_of_handle
 from erasure.states import Role, State, reached
-from storage import clock, erasures, gate, records, tombstones
+from storage import burials, clock, erasures, gate, records, tombstones
 from storage.erasures import DocumentRow, Intent
 from storage.errors import InvalidInput
 from storage.model import MemoryId, NodeId, Scope, ScopeKind
@@ -84,7 +84,7 @@ async def _check_fence(ctx: ErasureContext, wire: bytes) -> FenceBody | None:
     sealed = records.open_sealed(wire, max_bytes=4096)
     said = records.decode(sealed.b, FenceBody)
     present = await ctx.db.read(
-        erasures.fence_at, said.scope_kind, said.scope_handle, said.epoch_floor
+        burials.fence_at, said.scope_kind, said.scope_handle, said.epoch_floor
     )
     if present is not None and present.wire == wire:
         return None
@@ -143,7 +143,7 @@ async def _notice(tx: Tx, ctx: ErasureContext, notice: Received, key: Ed25519Pri
         raise Refused("bad_signature")
     scope = told["scope"]
     handle, epoch = bytes.fromhex(scope["handle"]), int(scope["epoch"])
-    fence = await erasures.fence_at(tx, scope["kind"], handle, epoch)
+    fence = await burials.fence_at(tx, scope["kind"], handle, epoch)
     if fence is None:
         raise Refused("unknown_fence")
     if fence.erasure_id != notice.erasure_id:

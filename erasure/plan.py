@@ -23,9 +23,10 @@ from erasure.tiers import (
     TableTier,
     Target,
 )
-from storage import erasures
+from storage import burials, erasures
 from storage import tiers as places
-from storage.erasures import Burial, Item
+from storage.burials import Burial
+from storage.erasures import Item
 from storage.keyring import KeyStore
 from storage.local import LocalNode
 from storage.memories import as_vector
@@ -111,8 +112,8 @@ async def bury(ctx: ErasureContext, run: Run) -> None:
 
 async def bury_ids(tx: Tx, node: LocalNode, run: Run, ids: list[MemoryId]) -> None:
     """Set the tombstones of some memories that still stand."""
-    fence = await erasures.fence_at(tx, run.row.kind, run.row.handle, run.row.epoch)
-    burials = [
+    fence = await burials.fence_at(tx, run.row.kind, run.row.handle, run.row.epoch)
+    graves = [
         Burial(
             memory_id=row["id"],
             kind=row["kind"],
@@ -123,11 +124,11 @@ async def bury_ids(tx: Tx, node: LocalNode, run: Run, ids: list[MemoryId]) -> No
             else node.handle(Scope(ScopeKind.PROJECT, row["project_id"])),
             home_node=row["origin_node"],
         )
-        for row in await erasures.to_bury(tx, ids)
+        for row in await burials.to_bury(tx, ids)
     ]
-    await erasures.bury(
+    await burials.bury(
         tx,
-        burials,
+        graves,
         erasure_id=run.id,
         epoch=run.row.epoch,
         hlc=fence.hlc if fence else 0,

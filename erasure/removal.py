@@ -14,7 +14,8 @@ import trio
 from erasure.context import ErasureContext
 from erasure.forms import Graph
 from erasure.plan import outside, target_of
-from erasure.states import Run
+from erasure.scope import agent_of, project_of
+from erasure.states import HoldInForce, Run
 from erasure.tiers import (
     MEMORY_TIERS,
     REMOVAL_ORDER,
@@ -92,10 +93,20 @@ def hide_ids(ctx: ErasureContext, erasure_id: str, ids: Sequence[MemoryId]) -> N
     graph.hide(present)
 
 
+async def check_holds(tx: Tx, run: Run) -> None:
+    """Raises HoldInForce: the run waits where it is, hidden and uncertified, for the release."""
+    scope = run.scope
+    if scope is not None and await erasures.open_holds(
+        tx, run.row.scope_id, agent_of(scope), project_of(scope)
+    ):
+        raise HoldInForce()
+
+
 async def _remove_batch(tx: Tx, node: LocalNode, run: Run, tier: TableTier) -> int:
     left = await erasures.items_left(tx, run.id, tier.name, run.batch_rows)
     if not left:
         return 0
+    await check_holds(tx, run)
     await erasures.allow_purging(tx)
     await places.removed(tx, tier.remove, [rid for _, rid in left])
     await erasures.mark_removed(tx, run.id, tier.name, [leaf for leaf, _ in left])

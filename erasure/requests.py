@@ -41,7 +41,7 @@ from erasure.states import (
     StillRunning,
     reached,
 )
-from storage import clock, erasures, gate, records, tombstones
+from storage import burials, clock, erasures, gate, records, tombstones
 from storage.erasures import ErasureRow, Intent
 from storage.errors import InvalidInput, NotFound
 from storage.gate import ScopeRow
@@ -244,7 +244,7 @@ async def _epoch(tx: Tx, ctx: ErasureContext, scope: Scope) -> tuple[int, bytes 
         return 1, None
     if row.open_epoch is not None:
         return row.open_epoch, None
-    fence = await erasures.fence_at(tx, scope.kind, handle, row.closed_epoch)
+    fence = await burials.fence_at(tx, scope.kind, handle, row.closed_epoch)
     return row.closed_epoch, fence.wire if fence else None
 
 
@@ -274,7 +274,7 @@ async def _intend(
             return False
         await _set_fence(tx, ctx, scope, erasure_id, epoch, key)
         await gate.close_epoch(tx, locked.scope_id, epoch)
-    fence = await erasures.fence_at(tx, scope.kind, locked.handle, epoch)
+    fence = await burials.fence_at(tx, scope.kind, locked.handle, epoch)
     seq = await journal.append(
         tx,
         node,

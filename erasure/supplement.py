@@ -18,7 +18,7 @@ from erasure.forms import AddendumKind
 from erasure.scope import bounds
 from erasure.states import Run
 from erasure.tiers import MEMORY_TIERS, REMOVAL_ORDER, SLOTS, TABLE_TIERS, Target
-from storage import erasures, tombstones
+from storage import burials, erasures, tombstones
 from storage import tiers as places
 from storage.erasures import ErasureRow, Item
 from storage.model import Scope
@@ -54,7 +54,7 @@ async def recheck(ctx: ErasureContext, row: ErasureRow, scope: Scope) -> int:
 
 
 async def _outside(ctx: ErasureContext, run: Run) -> Found:
-    ids = tuple(await ctx.db.read(erasures.buried, run.id))
+    ids = tuple(await ctx.db.read(burials.buried, run.id))
     target = Target(run.scope, ids, run.newest)
     found: Found = {}
     graph = ctx.tiers.graph

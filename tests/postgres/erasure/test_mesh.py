@@ -16,6 +16,7 @@ from erasure.forget import NoSigningKey
 from erasure.ledger import LedgerKind, head_payload, log_id
 from erasure.parts import ScopeRef
 from erasure.report import PendingKind, Verdict
+from erasure.states import HoldInForce
 from erasure.verify import verify_files
 from storage import clock, outbox, records
 from storage.errors import ScopeErased
@@ -298,6 +299,33 @@ async def test_es_40_at_the_due_day_a_silent_peer_is_unreachable_and_may_answer_
         report = verified(tmp_path / "files", documents)
         assert report.causes == []
         assert PendingKind.RECIPIENT not in {item.kind for item in report.pending}
+
+
+async def test_es_32_a_hold_at_a_peer_pauses_its_run_until_the_release(
+    origin: ErasureNode, peer: ErasureNode
+) -> None:
+    with trio.fail_after(LIMIT):
+        _, a1 = await spread(origin, peer)
+        held = await peer.one("SELECT id FROM memories LIMIT 1")
+        await peer.sql(
+            "INSERT INTO erasure_holds (memory_id, ground, placed_by, placed_at, review_at, seq) "
+            "VALUES ($1, 'legal', 'officer', now(), now(), 1)",
+            held,
+        )
+        done = await requests.erase(origin.ctx, request(agent(a1)))
+        await carry(origin, peer)
+        with pytest.raises(HoldInForce):
+            await settle_all(peer)
+        assert await peer.one("SELECT count(*) FROM memories") == 2
+        assert await peer.one("SELECT count(*) FROM live_rows") == 0
+        assert len(peer.graph) == 0
+
+        await peer.sql("UPDATE erasure_holds SET released_at = now()")
+        await apply.resume(peer.ctx)
+        await carry(peer, origin)
+
+        assert await peer.one("SELECT count(*) FROM memories") == 0
+        assert (await requests.status(origin.ctx, done.erasure_id or "")).state == "closed"
 
 
 async def test_a_released_recipient_lets_the_erasure_close(

@@ -20,7 +20,7 @@ from node.app import open_node, sync_roster, wall, wall_ms
 from node.config import load_config
 from node.http.server import serve
 from node.import_guard import check_imports
-from node.reload import Reloader, ReloadResult
+from node.reload import Reloader
 from node.services import Services
 from node.signals import Signals, receive_signals
 from node.telemetry.logs import open_logs
@@ -114,19 +114,7 @@ def _start_upkeep(nursery: trio.Nursery, services: Services, signals: Signals) -
 async def _reload_on_signal(services: Services, signals: Signals) -> None:
     while True:
         await signals.wait_reload()
-        report(services, await services.reloader.reload())
-
-
-def report(services: Services, result: ReloadResult) -> None:
-    """Log and count what a reload did."""
-    services.metrics.reload.reloads_total.labels(result.status).inc()
-    services.metrics.reload.restart_pending.set(len(result.restart))
-    log.log(
-        logging.WARNING if result.status == "rejected" else logging.INFO,
-        "reload: %s",
-        result.status,
-        extra={"data": {"changed": len(result.changed), "problems": len(result.problems)}},
-    )
+        await services.reload()
 
 
 async def _follow_roster(services: Services) -> None:

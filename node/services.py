@@ -5,6 +5,7 @@ Made once by the composition root; nothing here is looked up by name.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -15,7 +16,7 @@ from gossip.mesh import Mesh
 from node.agents import AgentDirectory
 from node.memory.context import MemoryContext
 from node.projects import ProjectDesk
-from node.reload import Reloader
+from node.reload import Reloader, ReloadResult
 from node.telemetry.metrics import Metrics
 from node.workers.eviction import Eviction
 from node.workers.retention import Retention
@@ -25,6 +26,8 @@ from storage.island import Island
 from storage.local import LocalNode
 from storage.pool import Database
 from storage.reserve import LastLife
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -49,6 +52,25 @@ class Services:
     started_at: datetime
     roster_due: trio.Event = field(default_factory=trio.Event)
     not_ready: str | None = "starting"
+
+    async def reload(self) -> ReloadResult:
+        """Take the configuration file over, all or nothing; keys are logged, values never."""
+        result = await self.reloader.reload()
+        self.metrics.reload.reloads_total.labels(result.status).inc()
+        self.metrics.reload.restart_pending.set(len(result.restart))
+        log.log(
+            logging.WARNING if result.status == "rejected" else logging.INFO,
+            "reload: %s",
+            result.status,
+            extra={
+                "data": {
+                    "changed": list(result.changed),
+                    "restart": list(result.restart),
+                    "problem": list(result.problems),
+                }
+            },
+        )
+        return result
 
     async def sweep(self) -> dict[str, object]:
         """All steps of retention, now."""

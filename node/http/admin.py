@@ -65,7 +65,7 @@ async def members(call: Call, given: Nothing) -> Reply:
 @routes.add("POST", "/api/reload", need=Permission.ADMIN, shape=Nothing, operation="admin")
 async def reload(call: Call, given: Nothing) -> Reply:
     """Take the configuration file over, all or nothing."""
-    result = await call.services.reloader.reload()
+    result = await call.services.reload()
     return Reply(result.as_dict(), status=400 if result.status == "rejected" else 200)
 
 

@@ -85,6 +85,7 @@ WITH terms AS MATERIALIZED (
           AND w.kind <> 'agent'
           AND (w.agent_id = :reader
                OR (w.visibility = 'global' AND (:policy = 'shared' OR w.agent_id = ANY (:group::bytea[]))))
+          AND (w.project_id IS NULL OR w.project_id = ANY (:projects::bytea[]))
           AND (:agent_id::bytea IS NULL OR w.agent_id = :agent_id)
         LIMIT :cap
     ) h

@@ -30,7 +30,7 @@ from node.http.auth import Authority
 from node.http.guard import Guard
 from node.http.tokens import Claims, sign
 from node.memory.context import MemoryContext
-from node.reload import Reloader
+from node.reload import Reloader, ReloadResult
 from node.telemetry.metrics import Metrics, build_metrics
 from node.tiers import build_tiers, drop_scope
 from node.workspace import Workspace
@@ -103,6 +103,9 @@ class EdgeServices:
     started_at: datetime
     not_ready: str | None = None
     swept: list[None] = field(default_factory=list)
+
+    async def reload(self) -> ReloadResult:
+        return await self.reloader.reload()
 
     async def sweep(self) -> dict[str, object]:
         self.swept.append(None)

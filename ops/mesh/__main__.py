@@ -125,7 +125,9 @@ def play(stage: Stage, rng: random.Random) -> None:
 
 
 def end(stage: Stage) -> None:
-    """Stop every node, then look whether anything of them is left."""
+    """Stop every node, then look whether anything of them is left; cannot be interrupted."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     for node in stage.nodes:
         try:
             node.stop()

@@ -13,7 +13,7 @@ from ops.mesh.evidence import Spread
 from ops.mesh.feed import Written
 from ops.mesh.findings import share
 from ops.mesh.nodes import Node
-from ops.mesh.stage import Stage
+from ops.mesh.stage import OWN_AGENT, Stage
 
 SETTLE_S: Final = 90.0
 STEADY: Final = 3
@@ -203,18 +203,15 @@ def foreign(
     return rng.sample(shared, min(count, len(shared)))
 
 
-def readable(
-    nodes: Sequence[Node], stage: Stage, written: Sequence[Written], unless: str = ""
-) -> int:
+def readable(nodes: Sequence[Node], written: Sequence[Written]) -> int:
     """How many (memory, node) pairs still answer, by id or in their own words.
 
-    Asked on behalf of an agent of the node that is not `unless`.
+    Asked on behalf of each node's own agent, which reads what others share.
     """
     left = 0
     for node in nodes:
-        reader = next(each.name for each in stage.writers_of(node) if each.name != unless)
         for each in written:
-            hits = node.api.recall(reader, each.document.text, 10)
+            hits = node.api.recall(OWN_AGENT, each.document.text, 10)
             seen = any(hit["id"] == each.id for hit in hits)
-            left += seen or node.api.has(reader, each.id)
+            left += seen or node.api.has(OWN_AGENT, each.id)
     return left

@@ -25,7 +25,7 @@ from ops.mesh.asking import readable
 from ops.mesh.evidence import EvidenceFault, Trace
 from ops.mesh.feed import Written
 from ops.mesh.nodes import ROOT, Node
-from ops.mesh.stage import Stage
+from ops.mesh.stage import OWN_AGENT, Stage
 
 ERASE_S: Final = 120.0
 PROBES: Final = 15
@@ -107,7 +107,7 @@ def erase(stage: Stage, rng: random.Random) -> None:
         verify(stage, home, first.erasure_id)
     with stage.phase("A second erase, and a wide search for residue"):
         again(stage, home, agent_id, first)
-        residue(stage, writer, agent_id, own, probes, list(kept.values()))
+        residue(stage, agent_id, own, probes, list(kept.values()))
 
 
 def subject(stage: Stage, home: Node) -> str:
@@ -267,7 +267,6 @@ def again(stage: Stage, home: Node, agent_id: str, first: Erased) -> None:
 
 def residue(
     stage: Stage,
-    writer: str,
     agent_id: str,
     own: Sequence[Written],
     probes: Sequence[Written],
@@ -281,14 +280,13 @@ def residue(
     texts = stage.ledger.telling(probes)
     traces: list[Trace] = []
     for node in stage.nodes:
-        reader = next(each.name for each in stage.writers_of(node) if each.name != writer)
-        count = by_vector(node, reader, ids, vectors) + listed(node, reader, ids)
+        count = by_vector(node, ids, vectors) + listed(node, ids)
         traces += [Trace(node.name, "answers", count)] if count else []
         traces += evidence.rows_with(node, [], texts)
         traces += evidence.rows_with(node, [raw], beside=MARKS)
         traces += evidence.rows_with(node, gone, beside=MEMORY_MARKS)
         traces += evidence.files_with(node, [raw], texts)
-    answered = readable(stage.nodes, stage, probes, unless=writer)
+    answered = readable(stage.nodes, probes)
     traces += [Trace("all", "answers by id and text", answered)] if answered else []
     refused = writes_refused(home, agent_id)
     stage.findings.note("erase.traces", [str(trace) for trace in traces])
@@ -316,17 +314,17 @@ def residue(
     stage.say(f"bare ids stay in {', '.join(MEMORY_MARKS)}, so that late copies are refused")
 
 
-def by_vector(node: Node, reader: str, ids: set[str], vectors: Sequence[Sequence[float]]) -> int:
+def by_vector(node: Node, ids: set[str], vectors: Sequence[Sequence[float]]) -> int:
     """Hits of erased memories for the vectors that they had."""
-    hits = [hit for vector in vectors for hit in node.api.recall(reader, "", 10, vector)]
+    hits = [hit for vector in vectors for hit in node.api.recall(OWN_AGENT, "", 10, vector)]
     return sum(hit["id"] in ids for hit in hits)
 
 
-def listed(node: Node, reader: str, ids: set[str]) -> int:
-    """Erased memories in the pages of a reader."""
+def listed(node: Node, ids: set[str]) -> int:
+    """Erased memories in the pages of the node's own agent."""
     found, cursor = 0, None
     while True:
-        page = node.api.get("/api/memories", agent_id=reader, limit=200, cursor=cursor)
+        page = node.api.get("/api/memories", agent_id=OWN_AGENT, limit=200, cursor=cursor)
         found += sum(row["id"] in ids for row in page["memories"])
         cursor = page.get("nextCursor")
         if cursor is None:

@@ -43,7 +43,7 @@ def forget(stage: Stage, rng: random.Random) -> None:
         seconds = time.monotonic() - begun
         stage.ledger.drop([each.id for each in gone])
         traces = [trace for node in stage.nodes for trace in traces_of(stage, node, gone)]
-        left = readable(stage.nodes, stage, gone) + sum(trace.count for trace in traces)
+        left = readable(stage.nodes, gone) + sum(trace.count for trace in traces)
         stage.findings.note("forget.memories", len(gone))
         stage.findings.note("forget.copies", copies)
         stage.findings.check(
@@ -82,7 +82,7 @@ def forget_while_away(stage: Stage, rng: random.Random) -> None:
         stage.wait(lambda: rows_left(away, gone) == 0, RETURN_S, "copies on node C")
         waited = time.monotonic() - begun
         traces = [trace for node in stage.nodes for trace in traces_of(stage, node, gone)]
-        left = readable(stage.nodes, stage, gone) + sum(trace.count for trace in traces)
+        left = readable(stage.nodes, gone) + sum(trace.count for trace in traces)
         stage.findings.note("forget.returned_node_seconds", round(waited, 3))
         stage.findings.check(
             "forget.returned_node_left",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,8 @@ from ops.mesh.findings import Findings
 from ops.mesh.nodes import Node
 
 PROJECT: Final = "commons"
+OWN_AGENT: Final = "default"
+"""Every node has this agent, which reads what others share."""
 PAUSE_S: Final = 0.1
 
 T = TypeVar("T")
@@ -40,6 +43,7 @@ class Stage:
     findings: Findings = field(default_factory=Findings)
     resident_max: int = 0
     phases: list[tuple[str, float]] = field(default_factory=list)
+    stopping: threading.Event = field(default_factory=threading.Event)
 
     def node(self, name: str) -> Node:
         """The node with this name."""
@@ -84,10 +88,17 @@ class Stage:
         self.resident_max = max(self.resident_max, residents)
 
     def each(self, work: Callable[[Node], T], nodes: Sequence[Node] | None = None) -> list[T]:
-        """Do something on all nodes side by side; results in their order."""
+        """Do something on all nodes side by side; results in their order.
+
+        Work that may last looks at `stopping`, which is set when the run is interrupted.
+        """
         chosen = self.nodes if nodes is None else list(nodes)
         with ThreadPoolExecutor(max_workers=max(1, len(chosen))) as pool:
-            return list(pool.map(work, chosen))
+            try:
+                return list(pool.map(work, chosen))
+            except BaseException:
+                self.stopping.set()
+                raise
 
     def progress(self) -> Progress:
         """Bars for work that takes a while."""

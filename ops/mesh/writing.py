@@ -127,7 +127,7 @@ def feed(stage: Stage, node: Node, progress: Progress, bar: TaskID) -> None:
         progress.update(bar, advance=count, rate=rate)
         stage.saw(node.api.get("/api/status")["resident"])
 
-    while any(left.values()):
+    while any(left.values()) and not stage.stopping.is_set():
         for writer in stage.writers_of(node):
             part, left[writer.name] = left[writer.name][:BATCH], left[writer.name][BATCH:]
             if part:

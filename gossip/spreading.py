@@ -79,7 +79,6 @@ class Spreading:
                 inbound.record.project, to_core(seen, _expires_ms(diff.hlc, diff.ttl_ms))
             )
             event = CopyIn(peer, diff.diff_id, hop, diff, facts, read_ms)
-            mesh.relay.put(_body(inbound), mesh.mono_ms())
             await self._run(mesh.walk.handle(event, mesh.now()), inbound, content)
 
     async def refused_copy(self, peer: NodeId, diff_id: bytes, hop: Hop, refusal: Refusal) -> None:
@@ -129,7 +128,6 @@ class Spreading:
         mesh = self.mesh
         async with self._locked(inbound.diff_id):
             facts = self._facts(inbound.record.project, None)
-            mesh.relay.put(_body(inbound), mesh.mono_ms())
             diff = replace(inbound.for_walk(), e0_milli=energy)
             return await self._run(
                 mesh.walk.handle(LocalDiff(diff, facts), mesh.now()), inbound, None
@@ -174,6 +172,7 @@ class Spreading:
     ) -> bool:
         mesh = self.mesh
         assert inbound is not None  # only copies and own diffs persist
+        mesh.relay.put(_body(inbound), mesh.mono_ms())
         try:
             if persist.sender is None:
                 await mesh.db.transact(_persist_own, mesh, inbound, persist)

@@ -137,13 +137,13 @@ class MeshNode:
     def wall_ms(self) -> int:
         return int(self.wall().timestamp() * 1000)
 
-    async def start(self, *, down_ms: int = 0, before: Callable[[], None] | None = None) -> None:
+    async def start(self, *, down_ms: int = 0, gossiping: bool = True) -> None:
         """Open the database and gossip; ready when the listener is bound.
 
-        `before` runs when everything is made and nothing gossips yet.
+        A node that does not gossip can still be asked, and dial others by hand.
         """
         assert not self.running
-        await self.nursery.start(self._live, down_ms, before)
+        await self.nursery.start(self._live, down_ms, gossiping)
 
     async def stop(self) -> None:
         """End like a process that is killed: links break, nothing is written any more."""
@@ -155,7 +155,7 @@ class MeshNode:
     async def _live(
         self,
         down_ms: int,
-        before: Callable[[], None] | None,
+        gossiping: bool,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         self._ended = trio.Event()
@@ -167,8 +167,11 @@ class MeshNode:
                         open_database(self.island, self.target, SETTINGS)
                     )
                     await self._compose()
-                    if before is not None:
-                        before()
+                    if not gossiping:
+                        await introductions.admit_members(self.mesh)
+                        self._scope = scope
+                        task_status.started()
+                        await trio.sleep_forever()
                     async with trio.open_nursery() as nursery:
                         bound = await nursery.start(
                             partial(service.run, self.mesh, down_ms=down_ms)
@@ -435,11 +438,17 @@ class Town:
         """A project of these running nodes, made by the first, who keeps its key."""
         first, *others = nodes
         made = await first.desk.create(project)
+        await self.admit(project, first, *others)
+        return made.project_id
+
+    async def admit(self, project: str, first: MeshNode, *others: MeshNode) -> None:
+        """Further nodes join a project; the last invitation knows them all."""
         for other in others:
             pem = ssl.DER_cert_to_PEM_cert(other.local.identity.certificate_der)
-            invitation = await first.desk.admit(project, pem, other.mesh.address())
-            await other.desk.join(invitation)
-        return made.project_id
+            await first.desk.admit(project, pem, other.mesh.address())
+        for other in others:
+            pem = ssl.DER_cert_to_PEM_cert(other.local.identity.certificate_der)
+            await other.desk.join(await first.desk.admit(project, pem, other.mesh.address()))
 
     async def close(self) -> None:
         for each in self.nodes:

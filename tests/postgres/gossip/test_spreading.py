@@ -1,26 +1,153 @@
-"""Memories and their ends between running nodes."""
+"""Memories between running nodes: who gets them, what is noted of it, long ones, late ones."""
 
 from __future__ import annotations
 
-from tests.support.mesh import Town, until
+from dataclasses import replace
+
+import pytest
+
+from storage.model import AgentProfile, MemoryId, NodeId, ProjectId, Visibility
+from tests.support.mesh import FAST, MeshNode, OtherEmbedder, Town, until
+
+ROSES = "roses garden soil"
+WORDS = "the garden soil for roses is dry"
+
+
+async def pair(town: Town, **options: object) -> tuple[MeshNode, MeshNode, AgentProfile, ProjectId]:
+    """Two linked nodes; the writer is at home on the first, the second wants roses."""
+    a, b = await town.node("a", **options), await town.node("b", **options)
+    project = await town.join("p", a, b)
+    writer = await a.agent("writer", "anything at all", project)
+    await b.agent("gardener", ROSES, project)
+    await a.linked(b)
+    return a, b, writer, project
+
+
+async def stored(a: MeshNode, memory_id: MemoryId, peer: NodeId) -> None:
+    """Wait until a peer's ack is written down."""
+
+    async def noted() -> bool:
+        return (await a.holders(memory_id)).get(peer) == "stored"
+
+    await until(noted, "the holder is stored")
 
 
 async def test_a_memory_reaches_the_peer_that_wants_it_and_no_other(town: Town) -> None:
     a, b, c = [await town.node(name) for name in "abc"]
     project = await town.join("p", a, b, c)
     writer = await a.agent("writer", "anything at all", project)
-    await b.agent("gardener", "roses garden soil", project)
+    await b.agent("gardener", ROSES, project)
     await c.agent("sailor", "boats harbour wind", project)
     await a.linked(b, c)
+    await b.linked(c)
 
-    memory = await a.remember(writer, "the garden soil for roses is dry")
-    await until(lambda: b.has(memory.id), "b has it")
-    await until(lambda: _acked(a, memory.id, b.id), "ack is recorded")
+    memory = await a.remember(writer, WORDS)
+    await stored(a, memory.id, b.id)
 
+    assert await b.has(memory.id)
     assert not await c.has(memory.id)
     assert await a.delivered(memory.id, b.id) == ["intent", "stored"]
+    assert await a.delivered(memory.id, c.id) == []
     assert await a.holders(memory.id) == {b.id: "stored"}
 
 
-async def _acked(node, memory_id, peer) -> bool:
-    return "stored" in await node.delivered(memory_id, peer)
+async def test_a_private_memory_stays_where_it_is(town: Town) -> None:
+    a, b, writer, _ = await pair(town)
+    hidden = await a.remember(writer, WORDS, visibility=Visibility.PRIVATE)
+    shown = await a.remember(writer, WORDS + " again")
+    await stored(a, shown.id, b.id)
+    assert await b.live() == {shown.id}
+    assert await a.holders(hidden.id) == {}
+
+
+async def test_long_contents_are_fetched_by_those_who_want_them(town: Town) -> None:
+    a, b, writer, project = await pair(town)
+    c = await town.node("c")
+    await town.admit("p", a, c)
+    await c.agent("sailor", "boats harbour wind", project)
+    await a.linked(b, c)
+
+    texts = [WORDS + " " + "roses soil garden " * n for n in (1_200, 12_000)]
+    ids = await a.remember_many(writer, texts)
+    for memory_id, text in zip(ids, texts, strict=True):
+        await stored(a, memory_id, b.id)
+        row = await b.value(f"SELECT content FROM memories WHERE id = '\\x{memory_id.hex()}'")
+        assert row == text.strip()
+    assert [len(text) > 16 * 1024 for text in texts] == [True, True]
+    assert await c.live() == set()
+    assert c.count("content_fetch_failed_total") == 0
+
+
+async def test_an_agent_beyond_its_rate_waits_and_delays_no_other(town: Town) -> None:
+    slow = replace(
+        FAST,
+        limits=replace(FAST.limits, agent_diffs_per_s=2),
+        repair=replace(FAST.repair, period_s=600.0),
+    )
+    a, b, writer, project = await pair(town, settings=slow)
+    other = await a.agent("other", "anything else", project)
+    many = await a.remember_many(writer, [f"{WORDS} number {n}" for n in range(12)])
+    one = await a.remember(other, WORDS)
+
+    await stored(a, one.id, b.id)
+    sent = {memory_id for memory_id in many if await a.holders(memory_id)}
+    assert len(sent) < len(many)
+    await until(lambda: _all_live(b, {*many, one.id}), "all arrive in time")
+
+
+async def test_c_20_what_was_published_while_a_node_was_down_comes_by_repair(town: Town) -> None:
+    a, b, writer, _ = await pair(town)
+    await b.stop()
+    await until(lambda: _unlinked(a), "the link is gone")
+    ids = await a.remember_many(writer, [f"{WORDS} number {n}" for n in range(100)])
+    await until(lambda: _walked(a, 100), "walks had their time")
+    before = a.count("copies_total", "out,sent")
+
+    b.counted.clear()
+    await b.start()
+    await until(lambda: _all_live(b, set(ids)), "all are back")
+    assert b.count("repair_sessions_total", "complete") <= 2
+    assert b.count("walk_stop_total") == 0
+    assert b.count("copies_total", "out,sent") == 0
+    assert a.count("copies_total", "out,sent") == before
+
+
+async def test_repair_goes_through_more_than_one_page(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gossip.repair.PAGE_IDS", 16)
+    monkeypatch.setattr("gossip.repair.SCAN_PAGE", 10)
+    a, b, writer, _ = await pair(town)
+    await b.stop()
+    ids = await a.remember_many(writer, [f"{WORDS} number {n}" for n in range(90)])
+    await until(lambda: _walked(a, 90), "walks had their time")
+    await b.start()
+    await until(lambda: _all_live(b, set(ids)), "all are back")
+    assert b.count("repair_items_total", "diffs") == 90
+
+
+async def test_models_that_differ_exchange_tombstones_and_no_content(town: Town) -> None:
+    a, b = await town.node("a"), await town.node("b", embedder=OtherEmbedder())
+    project = await town.join("p", a, b)
+    writer = await a.agent("writer", "anything at all", project)
+    await b.agent("gardener", ROSES, project)
+    await a.linked(b)
+
+    memory = await a.remember(writer, WORDS)
+    await until(lambda: _walked(a, 1), "the walk had its time")
+    await a.forget(writer, memory.id)
+    await until(lambda: b.tombstoned(memory.id), "the tombstone crosses")
+    assert await b.live() == set()
+    assert await b.value("SELECT count(*) FROM diffs WHERE model = 'fake@64#0000'") == 0
+
+
+async def _all_live(node: MeshNode, ids: set[MemoryId]) -> bool:
+    return ids <= await node.live()
+
+
+async def _walked(node: MeshNode, n: int) -> bool:
+    return int(await node.value("SELECT count(*) FROM seen")) >= n
+
+
+async def _unlinked(node: MeshNode) -> bool:
+    return not node.mesh.links.live()

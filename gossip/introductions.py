@@ -41,11 +41,9 @@ async def introduce(mesh: Mesh, channel: PeerChannel) -> None:
         project = mesh.access.current.projects[project_id]
         if theirs.get(project_id, 0) < project.acl.version:
             await channel.send(Acl(project.acl_wire))
-    if channel.tombstones_only:
-        return
     for message in cards(mesh, channel):
         await channel.send(message)
-    if mesh.own_profile_wire is not None:
+    if mesh.own_profile_wire is not None and not channel.tombstones_only:
         await channel.send(ProfileMsg(*mesh.own_profile_wire))
 
 

@@ -138,9 +138,8 @@ async def refresh_profile(mesh: Mesh) -> None:
 async def announce_cards(mesh: Mesh) -> None:
     """Tell peers of agents that are new here."""
     for channel in mesh.links.live():
-        if not channel.tombstones_only:
-            for message in introductions.cards(mesh, channel):
-                mesh.post(channel.peer_id, message)
+        for message in introductions.cards(mesh, channel):
+            mesh.post(channel.peer_id, message)
 
 
 async def relink(mesh: Mesh) -> None:

@@ -14,6 +14,7 @@ from gossip.wire.messages import (
     Acl,
     Busy,
     Bye,
+    Cards,
     Deliver,
     Delivered,
     Hello,
@@ -32,8 +33,9 @@ TOMB_GATE = "tomb-gate"
 
 UNGATED_TYPES: tuple[type[Message], ...] = (
     *(Bye, Busy, Ping, Pong),
-    *(Tombs, TombsAck, TombPull, TombSynced, Deliver, Delivered, Acl),
+    *(Tombs, TombsAck, TombPull, TombSynced, Deliver, Delivered, Acl, Cards),
 )
+"""Cards are among them: without the key of an agent its tombstones could not be verified."""
 
 
 def judge(

@@ -116,6 +116,8 @@ class Session:
         if not await self._only_link():
             return
         await introductions.met(mesh, self.channel)
+        if self.channel.tombstones_only:
+            mesh.hooks.count("old_peer_refused_total", peer.hex())
         mesh.outgoing[peer] = self.out
         introductions.observe(mesh, LinkUp(peer))
         try:

@@ -118,6 +118,7 @@ async def test_c_09_a_peer_without_the_gate_gets_tombstones_alone(
     assert await a.holders(memory.id) == {}
     assert await b.live() == set()
     assert a.count("session_failed_total") == 0
+    assert a.count("old_peer_refused_total", b.id.hex()) >= 1
 
 
 async def test_rows_follow_who_lives_and_a_silent_link_is_cut(town: Town) -> None:

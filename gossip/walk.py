@@ -19,6 +19,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from gossip.affinity import PPM
 from gossip.copies import (
     FINAL,
@@ -141,12 +143,14 @@ class Walk:
     def _repeat(self, event: CopyIn) -> list[Effect]:
         """A second copy from one peer brings nothing.
 
-        The same header is the retry of a peer that missed our ack and gets the same answer;
-        anything else is a replay, which honest nodes never send.
+        The same header, maybe older, is the retry of a peer that missed our ack and gets the
+        same answer; anything else is a replay, which honest nodes never send.
         """
         answered = self._answered.get((event.diff_id, event.peer))
-        if answered is not None and answered[0] == event.hop:
-            return [Ack(event.peer, event.diff_id, answered[1]), _copies_in(answered[1])]
+        if answered is not None:
+            first, status = answered
+            if structs.replace(event.hop, age_ms=first.age_ms) == first:
+                return [Ack(event.peer, event.diff_id, status), _copies_in(status)]
         return [
             *_violation(event.peer),
             Ack(event.peer, event.diff_id, AckStatus.DUP),

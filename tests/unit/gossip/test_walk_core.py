@@ -1,4 +1,5 @@
 import pytest
+from msgspec import structs
 
 from gossip.affinity import PPM
 from gossip.copies import (
@@ -267,10 +268,12 @@ def test_a_duplicate_is_not_stored_and_its_energy_serves_others():
     assert only(effects, Ack)[0].status is AckStatus.DUP
 
 
-def test_a_retry_gets_the_same_answer_and_no_blame():
+@pytest.mark.parametrize("waited_ms", [0, 700])
+def test_a_retry_gets_the_same_answer_and_no_blame(waited_ms):
     core, event = walk(), copy(facts(peers(NEAR)))
     row = only(core.handle(event, at()), Persist)[0].seen
-    effects = core.handle(copy(facts(peers(NEAR), seen=row), event.hop), at(2_000))
+    retry = structs.replace(event.hop, age_ms=event.hop.age_ms + waited_ms)
+    effects = core.handle(copy(facts(peers(NEAR), seen=row), retry), at(2_000))
     assert only(effects, Ack) == [Ack(SENDER, b"d" * 32, AckStatus.STORED)]
     assert only(effects, Persist) + only(effects, Score) + only(effects, Send) == []
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
+
+from rich.markup import escape
 
 from ops.corpus import question
 from ops.mesh import evidence
@@ -13,7 +16,7 @@ from ops.mesh.evidence import Spread
 from ops.mesh.feed import Written
 from ops.mesh.findings import share
 from ops.mesh.nodes import Node
-from ops.mesh.stage import OWN_AGENT, Stage
+from ops.mesh.stage import OWN_AGENT, Stage, samples
 
 SETTLE_S: Final = 90.0
 STEADY: Final = 3
@@ -36,6 +39,7 @@ def gossip(stage: Stage) -> None:
         )
         stage.findings.note("gossip.served_by_repair", settled.served)
         stage.findings.note("gossip.unwanted_held", settled.unwanted)
+        stage.findings.note("gossip.walk_stops", walk_stops(stage))
         stage.findings.check(
             "gossip.recall",
             "wanted news that arrived, walk and repair together",
@@ -72,6 +76,15 @@ def gossip(stage: Stage) -> None:
             f"{settled.flood_sends:,}; {precision:.0%} of the sends were wanted, "
             f"blind sending has {blind:.0%}"
         )
+
+
+def walk_stops(stage: Stage) -> dict[str, int]:
+    """Why walks ended, counted by the nodes since their last start."""
+    stops: Counter[str] = Counter()
+    for node in stage.nodes:
+        for labels, value in samples(node.api.text("/metrics"), "mnemesh_gossip_walk_stop_total"):
+            stops[labels["reason"]] += int(value)
+    return dict(sorted(stops.items()))
 
 
 def settle(stage: Stage) -> tuple[Spread, Spread]:
@@ -188,8 +201,12 @@ def across(stage: Stage, rng: random.Random) -> None:
         )
         if answered:
             shown = min(answered, key=lambda each: len(each.document.text))
-            stage.say(f"[italic]{reader}[/] on C asks: {question(shown.document)!r}")
-            stage.say(f"[italic]{shown.agent}[/] on A wrote: {shown.document.text[:150]!r}")
+            stage.say(
+                f"[italic]{escape(reader)}[/] on C asks: {escape(repr(question(shown.document)))}"
+            )
+            stage.say(
+                f"[italic]{escape(shown.agent)}[/] on A wrote: {escape(repr(shown.document.text[:150]))}"
+            )
         stage.say(f"{len(answered)} of {len(asked)} questions were answered so")
 
 

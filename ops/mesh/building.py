@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.markup import escape
+
 from ops.mesh.nodes import Node
 from ops.mesh.stage import PROJECT, Stage, mesh_of
 
@@ -28,7 +30,7 @@ def build(stage: Stage) -> None:
         stage.each(lambda node: settle(stage, node))
         for node in stage.nodes:
             names = ", ".join(writer.name for writer in stage.writers_of(node))
-            stage.say(f"node [bold]{node.name}[/]  {names}")
+            stage.say(f"node [bold]{node.name}[/]  {escape(names)}")
         stage.findings.note("agents", len(stage.writers))
 
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ops.mesh.findings import Findings, shown
@@ -28,9 +29,11 @@ def show(console: Console, findings: Findings, seconds: float) -> None:
     console.print(table)
     for check in findings.checks:
         if not check.ok:
-            console.print(f"[bold red]{check.name}[/] look at: {check.look_at}", highlight=False)
+            console.print(
+                f"[bold red]{check.name}[/] look at: {escape(check.look_at)}", highlight=False
+            )
     if findings.failure:
-        console.print(f"[bold red]the run did not come to its end:[/] {findings.failure}")
+        console.print(f"[bold red]the run did not come to its end:[/] {escape(findings.failure)}")
     failed = sum(not check.ok for check in findings.checks)
     if findings.ok:
         console.print(f"\n[bold green]All {len(findings.checks)} checks hold[/] ({seconds:.0f} s)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from ops.mesh.feed import Ledger, Writer, Written
@@ -22,6 +24,7 @@ PROJECT: Final = "commons"
 OWN_AGENT: Final = "default"
 """Every node has this agent, which reads what others share."""
 PAUSE_S: Final = 0.1
+_LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 
 T = TypeVar("T")
 
@@ -65,7 +68,7 @@ class Stage:
     def phase(self, title: str) -> Iterator[None]:
         """A numbered heading, and how long it took."""
         number = len(self.phases) + 1
-        self.console.print(f"\n[bold cyan]{number:2}[/]  [bold]{title}[/]")
+        self.console.print(f"\n[bold cyan]{number:2}[/]  [bold]{escape(title)}[/]")
         begun = time.monotonic()
         yield
         seconds = time.monotonic() - begun
@@ -74,7 +77,7 @@ class Stage:
         self.console.print(f"    [dim]{seconds:.1f} s[/]")
 
     def say(self, text: str) -> None:
-        """A line below the heading."""
+        """A line below the heading; texts of others are escaped first."""
         self.console.print(f"    {text}")
 
     def look(self) -> None:
@@ -129,15 +132,16 @@ def soon(ask: Callable[[], object], seconds: float, what: str) -> None:
 
 def counter(text: str, name: str, **labels: str) -> float:
     """The sum of a metric's samples in Prometheus text whose labels include these."""
-    total = 0.0
+    return sum(value for found, value in samples(text, name) if labels.items() <= found.items())
+
+
+def samples(text: str, name: str) -> Iterator[tuple[dict[str, str], float]]:
+    """Labels and value of each sample of a metric in Prometheus text."""
     for line in text.splitlines():
-        if not line.startswith(name):
-            continue
         head, _, value = line.rpartition(" ")
         bare, _, inner = head.partition("{")
-        if bare == name and all(f'{key}="{want}"' in inner for key, want in labels.items()):
-            total += float(value)
-    return total
+        if bare == name:
+            yield dict(_LABEL.findall(inner)), float(value)
 
 
 def mesh_of(node: Node) -> dict[str, Any]:

@@ -201,12 +201,10 @@ def across(stage: Stage, rng: random.Random) -> None:
         )
         if answered:
             shown = min(answered, key=lambda each: len(each.document.text))
-            stage.say(
-                f"[italic]{escape(reader)}[/] on C asks: {escape(repr(question(shown.document)))}"
-            )
-            stage.say(
-                f"[italic]{escape(shown.agent)}[/] on A wrote: {escape(repr(shown.document.text[:150]))}"
-            )
+            asks = escape(repr(question(shown.document)))
+            wrote = escape(repr(shown.document.text[:150]))
+            stage.say(f"[italic]{escape(reader)}[/] on C asks: {asks}")
+            stage.say(f"[italic]{escape(shown.agent)}[/] on A wrote: {wrote}")
         stage.say(f"{len(answered)} of {len(asked)} questions were answered so")
 
 

@@ -145,6 +145,9 @@ async def admit_members(mesh: Mesh) -> None:
         mesh.liveness.remove(node_id)
         mesh.profiles.forget(node_id)
         mesh.limits.forget(node_id)
+        for project_id in access.projects:
+            mesh.announced_again.pop((node_id, project_id), None)
+            mesh.caught_up.pop((node_id, project_id), None)
     dead = await mesh.db.read(_dead, mesh)
     for node_id in others:
         known = mesh.liveness.watches(node_id)

@@ -113,6 +113,8 @@ class Mesh:
     repair_due: trio.Event = field(default_factory=trio.Event)
     diff_grace_h: int = 24
     bound: tuple[str, ...] = ()
+    announced_again: dict[tuple[NodeId, ProjectId], int] = field(default_factory=dict)
+    caught_up: dict[tuple[NodeId, ProjectId], int] = field(default_factory=dict)
     quarantines_kept: dict[ProjectId, str] = field(default_factory=dict)
     lives_due: dict[NodeId, Life] = field(default_factory=dict)
     last_contact: dict[NodeId, datetime] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from gossip.affinity import quantised
+from gossip.announcing import HOUR_MS, announce_again
 from gossip.apply import Inbound, blame, enter, pass_gate_of_row, store
 from gossip.channel import PeerChannel
 from gossip.copies import Refusal
@@ -154,6 +155,8 @@ async def serve_page(mesh: Mesh, channel: PeerChannel, ask: Pull) -> Page | Busy
         or profile.version != ask.profile_version
     ):
         return Busy(RETRY_MS)
+    if ask.full and not ask.after:
+        await announce_again(mesh, ask.project, profile)
     place = _place(ask.after)
     wanted: list[bytes] = []
     while True:
@@ -198,15 +201,18 @@ async def pull_diffs(
     """Fetch announcements of a project that this node wants and lacks.
 
     `fetch` asks for some by id and returns how many are here now; the copies come through the
-    session's reader. Raises trio.TooSlowError.
+    session's reader. Once an hour the peer is asked for everything, also for what it no longer
+    announces. Raises trio.TooSlowError.
     """
     profile = mesh.own_profile
     if profile is None:
         return Pulled(project)
+    key, mono = (channel.peer_id, project), mesh.mono_ms()
+    full = mono - mesh.caught_up.get(key, -HOUR_MS) >= HOUR_MS
     asked = kept = 0
     cursor = b""
     for _ in range(MAX_PAGES):
-        await channel.send(Pull(project, profile.version, cursor, False))
+        await channel.send(Pull(project, profile.version, cursor, full))
         page = await receive()
         if isinstance(page, Busy):
             return Pulled(project, asked, kept, page.retry_ms)
@@ -216,6 +222,8 @@ async def pull_diffs(
         for start in range(0, len(lacking), IDS_PER_FETCH):
             kept += await fetch(lacking[start : start + IDS_PER_FETCH])
         if page.last:
+            if full and kept == asked:
+                mesh.caught_up[key] = mono
             return Pulled(project, asked, kept)
         if page.project != project or page.next <= cursor:
             break

@@ -22,6 +22,7 @@ from storage.model import (
     MemoryId,
     MemoryKind,
     NodeId,
+    ProjectId,
     Reader,
     Resident,
     Visibility,
@@ -281,6 +282,31 @@ async def search_vectors(
 async def with_vectors(tx: Tx, ids: Sequence[MemoryId], model: str) -> list[Stored]:
     """Live rows with vectors, for the hot graph."""
     rows = await tx.fetch(SQL.with_vectors, ids=list(ids), model=model)
+    return [Stored(from_row(row), as_vector(row["vector"])) for row in rows]
+
+
+async def unannounced(
+    tx: Tx,
+    project_id: ProjectId,
+    node_id: NodeId,
+    peer_id: NodeId,
+    model: str,
+    now: datetime,
+    after: bytes,
+    limit: int,
+) -> list[Stored]:
+    """Live memories of this node whose announcement is gone and that the peer is not known to
+    store, with vectors, by id behind `after`."""
+    rows = await tx.fetch(
+        SQL.unannounced,
+        project_id=project_id,
+        node_id=node_id,
+        peer_id=peer_id,
+        model=model,
+        now=now,
+        after=after,
+        limit=limit,
+    )
     return [Stored(from_row(row), as_vector(row["vector"])) for row in rows]
 
 

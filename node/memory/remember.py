@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gossip import announcing
 from gossip.affinity import quantise_wire
+from gossip.announcing import WIRE_DTYPE
 from node.memory.context import MemoryContext
 from node.memory.hiding import hide_expired
-from storage import clock, diffs, history, memories, records
+from storage import diffs, history, memories
 from storage.content import NormalContent, check_text, normalize
 from storage.database_errors import CommitUnknown
 from storage.diffs import Diff
@@ -33,7 +35,6 @@ MAX_MET = 4
 MAX_TAGS = 32
 MAX_TAG = 128
 MAX_LABEL = 256
-WIRE_DTYPE = "<f2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,62 +281,17 @@ def announcement(
 
     The agent must be at home here and the memory must have a project.
     """
-    key = context.node.keys.agent(memory.agent_id)
-    if key is None or memory.project_id is None:
-        raise InvalidInput("only an agent of this node announces, and only within a project")
-    embedding = vector.astype(WIRE_DTYPE).tobytes()
-    q8 = quantise_wire(embedding, "f16").raw
-    encoded = memory.content.encode("utf-8")
-    inline = len(encoded) <= records.INLINE_BYTES
     settings = context.settings
-    body = records.encode(
-        records.DiffBody(
-            kind=kind,
-            project=memory.project_id,
-            agent=memory.agent_id,
-            origin=memory.origin_node,
-            agent_epoch=memory.agent_epoch,
-            project_epoch=memory.project_epoch,
-            hlc=clock.to_bytes(memory.hlc),
-            nonce=context.node.random_bytes(16),
-            memory=memory.id,
-            mkind=memory.kind.value,
-            model=context.embedder.model_id,
-            emb=embedding,
-            content=memory.content if inline else None,
-            content_ref=None
-            if inline
-            else records.ContentRef(digest=records.content_digest(encoded), length=len(encoded)),
-            meta=records.DiffMeta(
-                type=memory.type,
-                tags=memory.tags,
-                who=memory.who,
-                importance_ppm=round(memory.importance * 1_000_000),
-                pinned=memory.pinned,
-                created_ms=int(memory.created_at.timestamp() * 1000),
-                expires_ms=int(memory.expires_at.timestamp() * 1000) if memory.expires_at else None,
-                scope_label=memory.scope_label,
-            ),
-            e0_milli=context.walk_energy(memory.project_id, q8),
-            ttl_ms=settings.ttl_ms,
-            hop_max=settings.hop_max,
-        )
-    )
-    expires_at = now + timedelta(milliseconds=settings.ttl_ms)
-    return Diff(
-        diff_id=records.record_id(records.DOMAIN_DIFF, body),
-        kind=kind,
-        project_id=memory.project_id,
-        agent_id=memory.agent_id,
-        agent_epoch=memory.agent_epoch,
-        project_epoch=memory.project_epoch,
-        memory_id=memory.id,
-        origin_node=memory.origin_node,
-        hlc=memory.hlc,
+    q8 = quantise_wire(vector.astype(WIRE_DTYPE).tobytes(), "f16").raw
+    return announcing.announcement(
+        context.node,
+        memory,
+        vector,
+        kind,
         model=context.embedder.model_id,
-        q8=q8,
-        body=body,
-        sig=records.sign(key, records.DOMAIN_DIFF, body),
-        expires_at=expires_at,
-        drop_after=expires_at + timedelta(milliseconds=settings.diff_grace_ms),
+        energy=context.walk_energy(memory.project_id, q8) if memory.project_id else 0,
+        ttl_ms=settings.ttl_ms,
+        hop_max=settings.hop_max,
+        grace_ms=settings.diff_grace_ms,
+        now=now,
     )

@@ -126,6 +126,17 @@ ORDER BY n.distance, m.id;
 SELECT m.*, e.vector FROM live_rows m JOIN embeddings e ON e.memory_id = m.id AND e.model = :model
 WHERE m.id = ANY (:ids::bytea[]);
 
+-- name: unannounced
+-- Live memories of this node whose announcement has run out, and that a peer does not store.
+SELECT m.*, e.vector FROM live_rows m JOIN embeddings e ON e.memory_id = m.id AND e.model = :model
+WHERE m.project_id = :project_id AND m.origin_node = :node_id AND m.announced_at IS NOT NULL
+  AND m.visibility = 'global' AND (m.expires_at IS NULL OR m.expires_at > :now)
+  AND m.id::bytea > :after::bytea
+  AND NOT EXISTS (SELECT FROM diffs d WHERE d.memory_id = m.id)
+  AND NOT EXISTS (SELECT FROM holders h
+                  WHERE h.memory_id = m.id AND h.peer_id = :peer_id AND h.state = 'stored')
+ORDER BY m.id LIMIT :limit;
+
 -- name: warmest_page
 -- Live rows with vectors, exempt kinds first, then the most used and newest.
 SELECT m.*, e.vector FROM live_rows m JOIN embeddings e ON e.memory_id = m.id AND e.model = :model

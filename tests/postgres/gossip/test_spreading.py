@@ -86,7 +86,7 @@ async def test_an_agent_beyond_its_rate_waits_and_delays_no_other(town: Town) ->
     )
     a, b, writer, project = await pair(town, settings=slow)
     other = await a.agent("other", "anything else", project)
-    many = await a.remember_many(writer, [f"{WORDS} number {n}" for n in range(12)])
+    many = await a.remember_many(writer, [f"{WORDS} number {n}" for n in range(8)])
     one = await a.remember(other, WORDS)
 
     await stored(a, one.id, b.id)
@@ -126,6 +126,31 @@ async def test_repair_goes_through_more_than_one_page(
     assert b.count("repair_items_total", "diffs") == 90
 
 
+async def test_a_late_member_gets_what_is_no_longer_announced_and_only_once(town: Town) -> None:
+    a, b, writer, project = await pair(town)
+    ids = await a.remember_many(writer, [f"{WORDS} number {n}" for n in range(5)])
+    for memory_id in ids:
+        await stored(a, memory_id, b.id)
+    for node in (a, b):
+        await node.change("DELETE FROM diffs")
+
+    c = await town.node("c")
+    await town.admit("p", a, c)
+    await c.agent("florist", ROSES, project)
+    await until(lambda: _all_live(c, set(ids)), "c has what it wants of old memories")
+    for memory_id in ids:
+        await stored(a, memory_id, c.id)
+    revived = await a.rows("SELECT fanout FROM seen WHERE outcome = 'revived'")
+    assert [row["fanout"] for row in revived] == [0] * 5
+    await a.change("DELETE FROM diffs")
+    await c.stop()
+    c.counted.clear()
+    await c.start()
+    await a.linked(c)
+    await until(lambda: _complete(c), "a full session was held")
+    assert await a.value("SELECT count(*) FROM diffs") == 0
+
+
 async def test_models_that_differ_exchange_tombstones_and_no_content(town: Town) -> None:
     a, b = await town.node("a"), await town.node("b", embedder=OtherEmbedder())
     project = await town.join("p", a, b)
@@ -147,6 +172,10 @@ async def _all_live(node: MeshNode, ids: set[MemoryId]) -> bool:
 
 async def _walked(node: MeshNode, n: int) -> bool:
     return int(await node.value("SELECT count(*) FROM seen")) >= n
+
+
+async def _complete(node: MeshNode) -> bool:
+    return node.count("repair_sessions_total", "complete") >= 2
 
 
 async def _unlinked(node: MeshNode) -> bool:

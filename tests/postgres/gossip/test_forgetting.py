@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from itertools import permutations
 
 import pytest
+import trio
 
+from gossip import carrying
+from gossip.apply import enter, open_copy, store
 from gossip.mesh import Mesh
 from gossip.wire.messages import Copy, Hop, Tombs
 from storage.model import AgentProfile, MemoryId, ProjectId
+from storage.pool import Tx
 from tests.support.memory import lit
 from tests.support.mesh import FAST, MeshNode, Town, until
 
@@ -80,25 +85,21 @@ async def test_a_second_forget_writes_no_further_row(town: Town) -> None:
 async def test_a_copy_at_third_hand_is_reached_by_the_second_hands_own_records(
     town: Town,
 ) -> None:
-    """a and c never meet: what b sent on is only known to b."""
+    """What b sent on is only known to b."""
     a, b, c = [await town.node(name, settings=SLOW_REPAIR) for name in "abc"]
     project = await town.join("p", a, b)
     writer = await a.agent("writer", "anything at all", project)
     await b.agent("gardener", ROSES, project)
     await a.linked(b)
     memory = await a.remember(writer, WORDS)
-    await all_have(memory.id, b)
-    await a.stop()
+    await until(lambda: _holder(a, memory.id, b, "stored"), "a knows of b")
 
-    # b's database learns of c by the list that a signs; a itself stays down meanwhile
-    await a.start()
-    await a.linked(b)
-    await town.admit("p", a, c)
-    await b.linked(c)
-    await c.agent("florist", ROSES, project)
+    # a has nothing to give c: its announcement is gone, and it may not make another
     await a.change(f"DELETE FROM diffs WHERE memory_id = {lit(memory.id)}")
+    a.mesh.announced_again[c.id, project] = a.mesh.mono_ms()
+    await town.admit("p", a, c)
+    await c.agent("florist", ROSES, project)
     await c.linked(a, b)
-    c.mesh.repair_again()
     await all_have(memory.id, c)
     assert await a.holders(memory.id) == {b.id: "stored"}
 
@@ -237,6 +238,39 @@ async def test_a_forget_and_a_walk_at_the_same_time_leave_no_copy(town: Town) ->
         await done_or_untold(a, memory_id)
     for node in (a, b, c):
         assert await node.live() == set()
+
+
+async def test_a_tombstone_that_meets_a_copy_being_stored_waits_and_finds_it(town: Town) -> None:
+    """Both transactions are open at once; neither may miss the other."""
+    a, b = [await town.node(name, settings=SLOW_REPAIR) for name in "ab"]
+    project = await town.join("p", a, b)
+    writer = await a.agent("writer", "anything at all", project)
+    await b.agent("gardener", ROSES, project)
+    await a.linked(b)
+    await b.stop()
+    memory = await a.remember(writer, WORDS)
+    (row,) = await a.rows(f"SELECT body, sig FROM diffs WHERE memory_id = {lit(memory.id)}")
+    await a.forget(writer, memory.id)
+    wire = await a.value(f"SELECT wire FROM tombstones WHERE memory_id = {lit(memory.id)}")
+    a_id = a.id
+    await a.stop()
+    await b.start()
+    inbound = open_copy(b.mesh, row["body"], row["sig"], a_id)
+    open_now = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    async def slowly(tx: Tx) -> None:
+        await enter(tx, b.mesh, inbound)
+        await store(tx, b.mesh, inbound, WORDS)
+        token.run_sync_soon(open_now.set)
+        await asyncio.sleep(0.3)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(b.db.transact, slowly)
+        await open_now.wait()
+        assert await carrying.apply_records(b.mesh, a_id, [wire]) == set()
+    assert await b.tombstoned(memory.id)
+    assert await b.traces(memory.id) == 0
 
 
 async def done_or_untold(node: MeshNode, memory_id: MemoryId) -> None:

@@ -32,7 +32,7 @@ from gossip.wire.messages import (
 )
 from storage import clock, records
 from storage.keyring import public_bytes
-from storage.model import AgentProfile, ProjectId, Scope, ScopeKind
+from storage.model import AgentProfile, MemoryKind, ProjectId, Scope, ScopeKind
 from tests.support.memory import lit
 from tests.support.mesh import FAST, MeshNode, Town, until
 
@@ -251,7 +251,7 @@ async def test_profiles_and_cards_of_others_are_refused(siege: Siege) -> None:
     before = a.mesh.profiles.get(m.id)
     version = m.local.clock.now()
     q = (await m.embedder.embed(["roses"]))[0]
-    entries = profile.select([profile.Interest(bytes(16), profile.MemoryKind.AGENT, q)])
+    entries = profile.select([profile.Interest(bytes(16), MemoryKind.AGENT, q)])
     key = m.local.identity.private_key
     for node_id in (a.id, bytes(16)):
         body = profile.encode(profile.Profile(node_id, entries, 0, a.embedder.model_id, version))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import trio
 
-from gossip import session
+from gossip import repair, session
 from gossip.channel import LinkError, PeerChannel
 from gossip.liveness import Life
 from gossip.spreading import Spreading
 from gossip.wire.codec import WireError
 from gossip.wire.messages import Message
+from storage.database_errors import DatabaseUnavailable
 from storage.errors import MnemeshError
 from storage.model import NodeId, ProjectId
 from tests.support.memory import lit
@@ -149,6 +151,32 @@ async def test_a_jump_of_the_clock_holds_content_back_until_the_next_sync(town: 
     await until(lambda: _free(a), "a is free")
 
 
+@pytest.mark.parametrize("fault", [DatabaseUnavailable(), RuntimeError("a bug")])
+async def test_a_fault_in_a_session_ends_that_link_alone(
+    town: Town,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    fault: Exception,
+) -> None:
+    a, b = [await town.node(name) for name in "ab"]
+    project = await town.join("p", a, b)
+    await a.linked(b)
+    serve = repair.serve_tombstones
+
+    async def broken(*given: Any) -> None:
+        monkeypatch.setattr("gossip.repair.serve_tombstones", serve)
+        raise fault
+
+    monkeypatch.setattr("gossip.repair.serve_tombstones", broken)
+    await until(lambda: _failed(a, b), "a link ended by the fault")
+    await a.linked(b)
+    writer = await a.agent("writer", "anything at all", project)
+    await b.agent("gardener", ROSES, project)
+    memory = await a.remember(writer, WORDS)
+    await until(lambda: _all_have(memory.id, b), "the mesh goes on")
+    assert "a link" in caplog.text
+
+
 async def test_a_peer_whose_link_is_stuck_delays_no_other(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +202,10 @@ async def test_a_peer_whose_link_is_stuck_delays_no_other(
 async def _drained(channel: PeerChannel) -> None:
     while True:
         await channel.receive()
+
+
+async def _failed(*nodes: MeshNode) -> bool:
+    return sum(node.count("session_failed_total") for node in nodes) == 1
 
 
 async def _one_link(a: MeshNode, b: MeshNode) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gossip.settings import GossipSettings
 from storage.model import AgentProfile, MemoryId, NodeId, ProjectId, Visibility
 from tests.support.mesh import FAST, MeshNode, OtherEmbedder, Town, until
 
@@ -13,9 +14,11 @@ ROSES = "roses garden soil"
 WORDS = "the garden soil for roses is dry"
 
 
-async def pair(town: Town, **options: object) -> tuple[MeshNode, MeshNode, AgentProfile, ProjectId]:
+async def pair(
+    town: Town, settings: GossipSettings = FAST
+) -> tuple[MeshNode, MeshNode, AgentProfile, ProjectId]:
     """Two linked nodes; the writer is at home on the first, the second wants roses."""
-    a, b = await town.node("a", **options), await town.node("b", **options)
+    a, b = [await town.node(name, settings=settings) for name in "ab"]
     project = await town.join("p", a, b)
     writer = await a.agent("writer", "anything at all", project)
     await b.agent("gardener", ROSES, project)

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wire_examples import DIGEST, EXAMPLES, NONCE, PROJECT, SIGNATURE
 
 from gossip.wire.codec import (
     EmptyFrame,
@@ -34,6 +33,7 @@ from gossip.wire.messages import (
     Tombs,
     Topic,
 )
+from tests.wire.wire_examples import DIGEST, EXAMPLES, NONCE, PROJECT, SIGNATURE
 
 FRAMES = [encode(message) for message in EXAMPLES.values()]
 

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from wire_examples import EXAMPLES
 
 from gossip.wire.codec import MESSAGE_TYPES, decode, encode
+from tests.wire.wire_examples import EXAMPLES
 
 VECTORS = Path(__file__).parent / "vectors" / "messages.json"
 

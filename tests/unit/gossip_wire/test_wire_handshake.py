@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from wire_peers import PROJECT, hello_of
 
 from gossip.wire.handshake import gates_tombstones, judge, may_pass, shared_projects
 from gossip.wire.messages import (
@@ -17,6 +16,7 @@ from gossip.wire.messages import (
     TombPull,
     Tombs,
 )
+from tests.unit.gossip_wire.wire_peers import PROJECT, hello_of
 
 PEER = b"b" * 16
 OWN = hello_of(b"a" * 16)(b"n" * 16)

@@ -12,7 +12,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
-from wire_peers import certificate, identity, identity_of, key_name, name
 
 from gossip.tls import (
     Admitted,
@@ -23,6 +22,7 @@ from gossip.tls import (
     validity_fault,
 )
 from storage.keyring import KeyStore, node_id_of
+from tests.unit.gossip_wire.wire_peers import certificate, identity, identity_of, key_name, name
 
 KEY = Ed25519PrivateKey.generate()
 GOOD = certificate(KEY)

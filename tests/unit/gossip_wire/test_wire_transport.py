@@ -10,7 +10,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from wire_peers import (
+
+import gossip.tls
+from gossip.channel import LinkBusy, LinkClosed, LinkGated, LinkLimits, OutOfTurn
+from gossip.links import PeerRefused, PeerUnreachable, PeerUntrusted
+from gossip.tls import client_context
+from gossip.transport import dial, parse_address, serve
+from gossip.wire.codec import FrameTooLarge, Malformed, UnknownMessage, encode
+from gossip.wire.frames import FrameTimeout, StreamIdle
+from gossip.wire.messages import Bye, Content, Copy, Fetch, Hop, Ping, Tombs
+from storage.errors import InvalidInput, StartRefused
+from tests.unit.gossip_wire.wire_peers import (
     PROJECT,
     answer_pings,
     certificate,
@@ -24,16 +34,6 @@ from wire_peers import (
     served,
     until,
 )
-
-import gossip.tls
-from gossip.channel import LinkBusy, LinkClosed, LinkGated, LinkLimits, OutOfTurn
-from gossip.links import PeerRefused, PeerUnreachable, PeerUntrusted
-from gossip.tls import client_context
-from gossip.transport import dial, parse_address, serve
-from gossip.wire.codec import FrameTooLarge, Malformed, UnknownMessage, encode
-from gossip.wire.frames import FrameTimeout, StreamIdle
-from gossip.wire.messages import Bye, Content, Copy, Fetch, Hop, Ping, Tombs
-from storage.errors import InvalidInput, StartRefused
 
 A, B, C = identity(), identity(), identity()
 

@@ -155,7 +155,7 @@ async def test_a_restart_in_quarantine_stays_in_quarantine(town: Town) -> None:
     assert not b.mesh.quarantined()
 
 
-@pytest.mark.parametrize("order", list(permutations(("copy", "tomb", "copy again"))))
+@pytest.mark.parametrize("order", sorted(set(permutations(("copy", "tomb", "copy")))))
 async def test_a_tombstone_and_its_content_in_any_order_end_in_absence(
     town: Town, order: tuple[str, ...]
 ) -> None:

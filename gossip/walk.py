@@ -136,8 +136,7 @@ class Walk:
         self._remember(event, status)
         effects = [*notes, persist, Ack(event.peer, event.diff_id, status), _copies_in(status)]
         if facts.seen is None:
-            conduct = Conduct.USEFUL if wanted else Conduct.IRRELEVANT
-            effects += [Score(event.peer, conduct), Metric("hops", "", header.hop)]
+            effects += [*_conduct(event.peer, facts, wanted), Metric("hops", "", header.hop)]
         return effects + after
 
     def _repeat(self, event: CopyIn) -> list[Effect]:
@@ -321,6 +320,19 @@ def _age_ms(event: CopyIn, now: Moment) -> int:
     """The dwell of the diff so far, with the time that the copy waited here."""
     waited = 0 if event.read_ms is None else now.mono_ms - event.read_ms
     return event.hop.age_ms + max(0, waited)
+
+
+def _conduct(peer: NodeId, facts: Facts, wanted: bool) -> list[Effect]:
+    """What a first copy says of its sender.
+
+    An unwanted one is held against it only where it had no reason to explore: our interests are
+    out, and nobody's are unknown.
+    """
+    if wanted:
+        return [Score(peer, Conduct.USEFUL)]
+    if facts.own is not None and facts.view.complete:
+        return [Score(peer, Conduct.IRRELEVANT)]
+    return []
 
 
 def _violation(peer: NodeId) -> list[Effect]:

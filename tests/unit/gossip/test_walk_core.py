@@ -90,18 +90,32 @@ def test_persist_comes_first_then_the_ack_then_the_sends():
 
 
 @pytest.mark.parametrize(
-    "own, keep, status, conduct",
+    "own, keep, status",
     [
-        (NEAR, Keep.STORE, AckStatus.STORED, Conduct.USEFUL),
-        (FAR, Keep.RELAY, AckStatus.RELAYED, Conduct.IRRELEVANT),
-        (None, Keep.RELAY, AckStatus.RELAYED, Conduct.IRRELEVANT),
+        (NEAR, Keep.STORE, AckStatus.STORED),
+        (FAR, Keep.RELAY, AckStatus.RELAYED),
+        (None, Keep.RELAY, AckStatus.RELAYED),
     ],
 )
-def test_a_first_copy_is_stored_if_wanted_else_kept_for_relaying(own, keep, status, conduct):
+def test_a_first_copy_is_stored_if_wanted_else_kept_for_relaying(own, keep, status):
     effects = walk().handle(copy(facts(own=own)), at())
     assert only(effects, Persist)[0].keep is keep
     assert only(effects, Ack) == [Ack(SENDER, b"d" * 32, status)]
-    assert only(effects, Score) == [Score(SENDER, conduct)]
+
+
+@pytest.mark.parametrize(
+    "own, complete, conducts",
+    [
+        (NEAR, False, [Conduct.USEFUL]),
+        (NEAR, True, [Conduct.USEFUL]),
+        (FAR, True, [Conduct.IRRELEVANT]),
+        (FAR, False, []),
+        (None, True, []),
+    ],
+)
+def test_an_unwanted_copy_counts_only_where_nobody_has_a_reason_to_explore(own, complete, conducts):
+    effects = walk().handle(copy(facts(own=own, complete=complete)), at())
+    assert only(effects, Score) == [Score(SENDER, conduct) for conduct in conducts]
 
 
 def test_a_relay_sends_to_the_nearest_peer_only():

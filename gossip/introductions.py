@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from erasure import receipts
 from gossip import profile as profiles
 from gossip.channel import LinkClosed, PeerChannel
 from gossip.liveness import Event as LifeEvent
@@ -15,11 +16,12 @@ from gossip.mesh import Mesh
 from gossip.quarantine import MemberChanged, MemberGone, Synced
 from gossip.tls import check_admissible
 from gossip.wire.messages import Acl, Cards, ProfileMsg
-from storage import clock, outbox, peers, principals, records
+from storage import clock, gate, outbox, peers, principals, records
 from storage.access import open_acl
 from storage.errors import InvalidInput
 from storage.keyring import public_bytes
-from storage.model import NodeId, ProjectId
+from storage.model import NodeId, ProjectId, Scope, ScopeKind
+from storage.peers import Card
 from storage.pool import Tx
 from storage.records import AclBody, BadSignature, InvalidRecord, NodeCard
 
@@ -106,9 +108,18 @@ async def cards_in(mesh: Mesh, channel: PeerChannel, message: Cards) -> None:
             continue
         if mesh.access.current.projects[card.project_id].cards.get(card.agent_id) == card:
             continue
-        changed |= await mesh.db.transact(peers.put_card, card)
+        changed |= await mesh.db.transact(_keep_card, mesh, card)
     if changed:
         await mesh.access.reload(mesh.db)
+
+
+async def _keep_card(tx: Tx, mesh: Mesh, card: Card) -> bool:
+    """Keep a card, unless its agent was erased here; a peer that has not heard of it sends it."""
+    scope = Scope(ScopeKind.AGENT, card.agent_id)
+    row = await gate.by_handle(tx, scope.kind, mesh.node.handle(scope))
+    if row is not None and row.open_epoch is None:
+        return False
+    return await peers.put_card(tx, card)
 
 
 async def acl_in(mesh: Mesh, message: Acl) -> None:
@@ -176,6 +187,7 @@ async def release_retired(mesh: Mesh) -> None:
                 quarantine.handle(MemberGone(node_id), mesh.now())
     for node_id in sorted(retired(mesh)):
         await mesh.db.transact(outbox.release, node_id, mesh.node.wall())
+        await receipts.release_recipient(mesh.erasure, node_id, decommissioned=True)
 
 
 def observe(mesh: Mesh, event: LifeEvent) -> list[NodeId]:

@@ -46,6 +46,13 @@ def settings(gossip_port: int, ceiling: int) -> dict[str, Any]:
     """The configuration of a node of the run: wide limits, quick repair, everything on loopback."""
     return {
         "network": {"port": 0},
+        "auth": {
+            "mode": "team",
+            "rate_limits": {
+                operation: {"window": 1000, "max": 10_000}
+                for operation in ("forget", "modify", "batchForget", "admin")
+            },
+        },
         "eviction": {"ceiling": ceiling},
         "gossip": {
             "listen": f"127.0.0.1:{gossip_port}",
@@ -77,6 +84,7 @@ class Node:
     process: subprocess.Popen[bytes] | None = None
     node_id: str = ""
     agent_ids: dict[str, str] = field(default_factory=dict)
+    token: str = field(default="", repr=False)
     _api: Api | None = None
 
     @property
@@ -100,7 +108,8 @@ class Node:
         """What its commands see: this workspace, this checkout, one BLAS thread."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith("MNEMESH_")}
         one = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "0"}
-        return kept | one | {"MNEMESH_WORKSPACE": str(self.workspace), "PYTHONPATH": str(ROOT)}
+        own = {"MNEMESH_WORKSPACE": str(self.workspace), "PYTHONPATH": str(ROOT)}
+        return kept | one | own | ({"MNEMESH_TOKEN": self.token} if self.token else {})
 
     def write_config(self, changes: Mapping[str, Any] | None = None) -> None:
         """Write `agent.yaml`: the configuration, with whole sections in `changes` on top."""
@@ -131,6 +140,7 @@ class Node:
         if self.process is not None and self.process.poll() is None:
             raise NodeFailed(f"node {self.name} runs already")
         (self.workspace / ".daemon" / "http").unlink(missing_ok=True)
+        self._issue_token()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 UP,
@@ -151,7 +161,7 @@ class Node:
                 code = None if self.process is None else self.process.returncode
                 raise NodeFailed(f"node {self.name} ended with {code}: {self.last_words()}")
             if url_file.exists():
-                api = Api(url_file.read_text(encoding="ascii").strip())
+                api = Api(url_file.read_text(encoding="ascii").strip(), self.token)
                 try:
                     api.get("/ready")
                 except (ApiError, Unreachable):
@@ -194,6 +204,15 @@ class Node:
         except FileNotFoundError:
             lines = []
         return " | ".join(line.strip() for line in lines[-3:]) + f" (see {self.log})"
+
+    def _issue_token(self) -> None:
+        """An admin's token, signed with the workspace's own secret, as its owner may."""
+        if self.token:
+            return
+        signed = self.command("token", "create", "--role", "admin", "--ttl", "1d", "--offline")
+        if signed.returncode:
+            raise NodeFailed(f"node {self.name} issues no token: {signed.stderr.strip()[-300:]}")
+        self.token = signed.stdout.strip()
 
     def _finish(self, number: signal.Signals, timeout: float) -> bool:
         process = self.process

@@ -52,16 +52,18 @@ def write(path: Path, findings: Findings) -> None:
 
 def tell_kept(console: Console, nodes: list[Node], project: str) -> None:
     """How to go on with nodes that were left running."""
-    console.print("\n[bold]The nodes go on running.[/] They trust whoever calls from this machine.")
+    console.print("\n[bold]The nodes go on running.[/] A token holds for a day.")
     for node in nodes:
         pid = node.process.pid if node.process else "-"
         console.print(
             f"  {node.name}  {node.api.url}  pid {pid}  {node.workspace}", highlight=False
         )
+        console.print(f"     token {node.token}", highlight=False, soft_wrap=True)
     console.print(f"  project {project}; try on any of them:")
     first = nodes[0].api.url
     console.print(
-        f"  curl -s {first}/api/memory/recall -H 'Content-Type: application/json' "
+        f"  curl -s {first}/api/memory/recall -H 'Authorization: Bearer {nodes[0].token}' "
+        "-H 'Content-Type: application/json' "
         '-d \'{"query": "how are tasks cancelled?"}\'',
         highlight=False,
         soft_wrap=True,

@@ -359,6 +359,7 @@ async def test_a_header_of_four_gigabytes_is_refused_at_once_with_flat_memory():
         (framed(b"\x91\xcd\x27\x0f"), UnknownMessage),
         (framed(encode(hello_of(B.node_id)(b"n" * 16))), OutOfTurn),
     ],
+    ids=["oversized", "cut", "unknown", "second hello"],
 )
 async def test_a_broken_rule_on_an_open_link_closes_it_and_the_peer_is_told(sent, error):
     ours, theirs = pair()

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 
 import pytest
 
+from storage.keyring import KeyStore, NodeIdentity
 from tests.support.services import Edge, edge, write_config
 
 __all__ = ["edge"]
 
 pytestmark = pytest.mark.postgres
+
+
+def other_node(folder: Path) -> NodeIdentity:
+    keys = KeyStore(folder)
+    keys.prepare()
+    return keys.node()
+
+
+def pem(identity: NodeIdentity) -> str:
+    return ssl.DER_cert_to_PEM_cert(identity.certificate_der)
 
 
 async def test_an_agent_is_made_isolated_and_changed_by_name(edge: Edge) -> None:
@@ -48,19 +60,45 @@ async def test_projects_are_listed_with_their_nodes(edge: Edge) -> None:
     assert [one["node_id"] for one in project["nodes"]] == [edge.world.node.node_id.hex()]
 
 
-async def test_a_project_is_shared_by_admitting_joining_and_revoking(edge: Edge) -> None:
-    node_id = "ab" * 16
-    body = {"certificate_pem": "PEM", "address": "host:3851"}
+async def test_a_project_is_shared_by_admitting_joining_and_revoking(
+    edge: Edge, tmp_path: Path
+) -> None:
+    other = other_node(tmp_path / "keys")
+    await edge.post("/api/projects", {"name": "a b"})
+    body = {"certificate_pem": pem(other), "address": "host:3851"}
+
     admitted = await edge.post("/api/projects/a%20b/admit", body)
-    joined = await edge.post("/api/projects/join", {"invitation": {"v": 1}})
-    revoked = await edge.post("/api/projects/team/revoke", {"node_id": node_id})
-    assert [one.status_code for one in (admitted, joined, revoked)] == [200, 200, 200]
-    assert admitted.json() == {"invitation": {"v": 1}}
-    assert edge.services.projects.asked == [
-        ("admit", "a b", "host:3851"),
-        ("join", {"v": 1}),
-        ("revoke", "team", node_id),
-    ]
+    assert admitted.status_code == 200
+    (project,) = (await edge.get("/api/projects")).json()["projects"]
+    assert {one["node_id"]: one["address"] for one in project["nodes"]} == {
+        edge.world.node.node_id.hex(): "127.0.0.1:3851",
+        other.node_id.hex(): "host:3851",
+    }
+
+    joined = await edge.post("/api/projects/join", {"invitation": admitted.json()["invitation"]})
+    assert joined.json() == {"joined": "a b", "pending": False}
+
+    revoked = await edge.post("/api/projects/a%20b/revoke", {"node_id": other.node_id.hex()})
+    assert revoked.status_code == 200
+    (project,) = (await edge.get("/api/projects")).json()["projects"]
+    assert [one["node_id"] for one in project["nodes"]] == [edge.world.node.node_id.hex()]
+    again = await edge.post("/api/projects/a%20b/admit", body)
+    assert again.status_code == 409
+
+
+@pytest.mark.parametrize("certificate", ["PEM", "-----BEGIN CERTIFICATE-----\nAAAA\n"])
+async def test_what_is_no_certificate_is_not_admitted(edge: Edge, certificate: str) -> None:
+    await edge.post("/api/projects", {"name": "team"})
+    body = {"certificate_pem": certificate, "address": "host:3851"}
+    assert (await edge.post("/api/projects/team/admit", body)).status_code == 400
+
+
+async def test_an_invitation_of_another_form_is_refused(edge: Edge) -> None:
+    answer = await edge.post("/api/projects/join", {"invitation": {"v": 1}})
+    assert (answer.status_code, answer.json()["error"]) == (
+        400,
+        "not an invitation of this version",
+    )
 
 
 async def test_a_node_id_in_another_form_is_refused(edge: Edge) -> None:

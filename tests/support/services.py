@@ -30,11 +30,12 @@ from node.http.auth import Authority
 from node.http.guard import Guard
 from node.http.tokens import Claims, sign
 from node.memory.context import MemoryContext
+from node.projects import ProjectDesk
 from node.reload import Reloader, ReloadResult
 from node.telemetry.metrics import Metrics, build_metrics
 from node.tiers import build_tiers, drop_scope
 from node.workspace import Workspace
-from storage.access import LiveAccess, ProjectAccess
+from storage.access import LiveAccess
 from storage.island import Island
 from storage.local import LocalNode
 from storage.pool import Database
@@ -60,28 +61,8 @@ class FakeMesh:
         return {"members": 0}
 
 
-class FakeProjects:
-    """Remembers what it was asked."""
-
-    def __init__(self, access: LiveAccess) -> None:
-        self.asked: list[tuple[Any, ...]] = []
-        self._access = access
-
-    def all(self) -> list[ProjectAccess]:
-        return list(self._access.current.projects.values())
-
-    async def admit(
-        self, name: str, certificate_pem: str, address: str, domain: str = ""
-    ) -> dict[str, Any]:
-        self.asked.append(("admit", name, address))
-        return {"v": 1}
-
-    async def join(self, invitation: Mapping[str, Any]) -> dict[str, Any]:
-        self.asked.append(("join", dict(invitation)))
-        return {"joined": None, "pending": True}
-
-    async def revoke(self, name: str, node_id_hex: str) -> None:
-        self.asked.append(("revoke", name, node_id_hex))
+async def _nobody_to_tell() -> None:
+    """Without a mesh nobody follows a new access list."""
 
 
 @dataclass
@@ -95,7 +76,7 @@ class EdgeServices:
     local: LocalNode
     access: LiveAccess
     agents: AgentDirectory
-    projects: FakeProjects
+    projects: ProjectDesk
     memory: MemoryContext
     erasure: ErasureContext
     mesh: FakeMesh
@@ -197,7 +178,14 @@ def edge_services(world: World, island: Island, folder: Path, settings: Config) 
         local=world.node,
         access=world.access,
         agents=world.context.agents,
-        projects=FakeProjects(world.access),
+        projects=ProjectDesk(
+            world.node,
+            world.db,
+            world.access,
+            world.context.agents,
+            lambda: "127.0.0.1:3851",
+            _nobody_to_tell,
+        ),
         memory=world.context,
         erasure=erasure,
         mesh=FakeMesh(),

@@ -63,7 +63,7 @@ async def test_projects_are_listed_with_their_nodes(edge: Edge) -> None:
 async def test_a_project_is_shared_by_admitting_joining_and_revoking(
     edge: Edge, tmp_path: Path
 ) -> None:
-    other = other_node(tmp_path / "keys")
+    other = other_node(tmp_path / "other")
     await edge.post("/api/projects", {"name": "a b"})
     body = {"certificate_pem": pem(other), "address": "host:3851"}
 

@@ -79,6 +79,7 @@ FAST = GossipSettings(
         agent_diffs_per_s=1_000, repair_per_min=6_000, peer_bytes_per_s=1 << 26, profiles_per_min=60
     ),
 )
+SLOW_REPAIR = replace(FAST, repair=replace(FAST.repair, period_s=600.0))
 
 
 class OtherEmbedder(FakeEmbedder):

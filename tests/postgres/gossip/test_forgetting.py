@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -16,11 +15,10 @@ from gossip.wire.messages import Copy, Hop, Tombs
 from storage.model import AgentProfile, MemoryId, ProjectId
 from storage.pool import Tx
 from tests.support.memory import lit
-from tests.support.mesh import FAST, MeshNode, Town, until
+from tests.support.mesh import FAST, SLOW_REPAIR, MeshNode, Town, until
 
 ROSES = "roses garden soil"
 WORDS = "the garden soil for roses is dry"
-SLOW_REPAIR = replace(FAST, repair=replace(FAST.repair, period_s=600.0))
 
 
 async def three(

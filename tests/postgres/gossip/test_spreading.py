@@ -8,7 +8,7 @@ import pytest
 
 from gossip.settings import GossipSettings
 from storage.model import AgentProfile, MemoryId, NodeId, ProjectId, Visibility
-from tests.support.mesh import FAST, MeshNode, OtherEmbedder, Town, until
+from tests.support.mesh import FAST, SLOW_REPAIR, MeshNode, OtherEmbedder, Town, until
 
 ROSES = "roses garden soil"
 WORDS = "the garden soil for roses is dry"
@@ -36,7 +36,7 @@ async def stored(a: MeshNode, memory_id: MemoryId, peer: NodeId) -> None:
 
 
 async def test_a_memory_reaches_the_peer_that_wants_it_and_no_other(town: Town) -> None:
-    a, b, c = [await town.node(name) for name in "abc"]
+    a, b, c = [await town.node(name, settings=SLOW_REPAIR) for name in "abc"]
     project = await town.join("p", a, b, c)
     writer = await a.agent("writer", "anything at all", project)
     await b.agent("gardener", ROSES, project)
@@ -126,7 +126,11 @@ async def test_repair_goes_through_more_than_one_page(
     await until(lambda: _walked(a, 90), "walks had their time")
     await b.start()
     await until(lambda: _all_live(b, set(ids)), "all are back")
-    assert b.count("repair_items_total", "diffs") == 90
+
+    async def counted() -> bool:
+        return b.count("repair_items_total", "diffs") == 90
+
+    await until(counted, "all came by repair, each once")
 
 
 async def test_a_late_member_gets_what_is_no_longer_announced_and_only_once(town: Town) -> None:

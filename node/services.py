@@ -60,10 +60,10 @@ class Services:
         self.metrics.reload.restart_pending.set(len(result.restart))
         log.log(
             logging.WARNING if result.status == "rejected" else logging.INFO,
-            "reload: %s",
-            result.status,
+            "the configuration was read again",
             extra={
                 "data": {
+                    "result": result.status,
                     "changed": list(result.changed),
                     "restart": list(result.restart),
                     "problem": list(result.problems),

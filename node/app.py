@@ -48,6 +48,7 @@ from node.version import COMMIT, VERSION
 from node.workers.eviction import Eviction
 from node.workers.retention import Retention
 from node.workers.settings import retention_settings
+from node.workers.snapshots import Snapshots
 from node.workspace import Workspace
 from storage import memories, migrate, principals
 from storage.access import Access, LiveAccess
@@ -56,6 +57,7 @@ from storage.embedded import open_embedded
 from storage.errors import StartRefused
 from storage.gate import Gate
 from storage.hot.graph import HotGraph
+from storage.hot.snapshot import Owner, SnapshotFolder
 from storage.island import Island, open_island
 from storage.keyring import KeyStore
 from storage.local import LocalNode
@@ -132,15 +134,19 @@ async def _compose(
     agents = AgentDirectory(node, db, access, embedder)
     graph = HotGraph(embedder.dimension, config.eviction.settings(), wall_ms)
     residency = Residency(graph, node, embedder.model_id)
+    schema = len(migrate.discover())
+    owner = Owner(node.node_id, embedder.model_id, embedder.dimension, schema)
+    folder = SnapshotFolder(workspace.hot, owner)
+    snapshots = Snapshots(residency, db, node, folder, metrics.hot)
     relay = RelayCache(config.gossip.relay_cache_mib << 20, config.gossip.relay_cache_s * 1000)
     erasure = ErasureContext(
         node=node,
         db=db,
         access=access,
         settings=config.erasure.settings(),
-        tiers=build_tiers(db, residency, relay, workspace, node.keys, agents),
+        tiers=build_tiers(db, residency, relay, workspace, node.keys, agents, snapshots),
         ledger_dir=workspace.ledger,
-        software=Software(version=VERSION, commit=COMMIT, schema=len(migrate.discover())),
+        software=Software(version=VERSION, commit=COMMIT, schema=schema),
     )
     mesh = _mesh(config, node, db, access, erasure, residency, agents, embedder, metrics)
     mesh.relay = relay
@@ -186,13 +192,14 @@ async def _compose(
             metrics.retention,
         ),
         eviction=Eviction(residency, db, wall, metrics.eviction),
+        snapshots=snapshots,
         last_life=life,
         started_at=wall(),
     )
     agents.on_change(partial(service.announce_cards, mesh))
     await agents.load()
     await sync_roster(services, config)
-    await residency.load(db)
+    await snapshots.load()
     reloader.on_change(partial(apply_config, services))
     return services
 

@@ -16,6 +16,7 @@ import trio
 from erasure import apply
 from erasure.forget import finish_unpurged
 from gossip import service
+from node import agent_port
 from node.app import open_node, sync_roster, wall, wall_ms
 from node.config import load_config
 from node.http.server import serve
@@ -85,6 +86,9 @@ async def _serve(services: Services, signals: Signals, announce: Announce) -> No
             for address in bound:
                 announce(f"peers: {address}")
             await upkeep.start(apply.run, services.erasure)
+            port = services.reloader.current.agent_port.settings()
+            for place in await edges.start(agent_port.serve, services, port):
+                announce(f"agents: {place}")
             url = await edges.start(serve, services)
             services.not_ready = None
             services.workspace.write_pid()
@@ -96,6 +100,7 @@ async def _serve(services: Services, signals: Signals, announce: Announce) -> No
             announce("stopping")
             edges.cancel_scope.cancel()
         upkeep.cancel_scope.cancel()
+    await services.snapshots.last_write()
     await _last_reserve(services)
 
 
@@ -106,6 +111,7 @@ def _start_upkeep(nursery: trio.Nursery, services: Services, signals: Signals) -
     nursery.start_soon(partial(every, lambda: 1.0, reserve, name="clock reserve"))
     nursery.start_soon(services.retention.run)
     nursery.start_soon(services.eviction.run)
+    nursery.start_soon(services.snapshots.run)
     nursery.start_soon(partial(every, lambda: 5.0, partial(measure, services), name="gauges"))
     nursery.start_soon(_reload_on_signal, services, signals)
     nursery.start_soon(_follow_roster, services)

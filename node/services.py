@@ -19,6 +19,7 @@ from node.reload import Reloader
 from node.telemetry.metrics import Metrics
 from node.workers.eviction import Eviction
 from node.workers.retention import Retention
+from node.workers.snapshots import Snapshots
 from node.workspace import Workspace
 from storage.access import LiveAccess
 from storage.island import Island
@@ -45,6 +46,7 @@ class Services:
     metrics: Metrics
     retention: Retention
     eviction: Eviction
+    snapshots: Snapshots
     last_life: LastLife
     started_at: datetime
     roster_due: trio.Event = field(default_factory=trio.Event)

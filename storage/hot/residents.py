@@ -61,6 +61,20 @@ class Residents:
         self._ids[label] = resident.id
         self._enscope(entry)
 
+    def adopt(self, resident: Resident, label: int) -> None:
+        """Take in a memory whose vector is in the next row already."""
+        rows = self.rows
+        entry = Entry(resident, label, rows.used)
+        rows.labels[rows.used] = label
+        rows.used += 1
+        self._entries[resident.id] = entry
+        self._ids[label] = resident.id
+        self._enscope(entry)
+
+    def entries(self) -> Iterator[Entry]:
+        """All entries, in the order in which they came."""
+        return iter(self._entries.values())
+
     def remove(self, entry: Entry) -> None:
         """Let a memory go and zero its row."""
         self._unscope(entry)

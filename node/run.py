@@ -86,13 +86,14 @@ async def _serve(services: Services, signals: Signals, announce: Announce) -> No
             for address in bound:
                 announce(f"peers: {address}")
             await upkeep.start(apply.run, services.erasure)
-            port = services.reloader.current.agent_port.settings()
-            for place in await edges.start(agent_port.serve, services, port):
-                announce(f"agents: {place}")
             url = await edges.start(serve, services)
+            port = services.reloader.current.agent_port.settings()
+            places = await edges.start(agent_port.serve, services, port)
             services.not_ready = None
             services.workspace.write_pid()
             announce(f"http: {url}")
+            for place in places:
+                announce(f"agents: {place}")
             announce(f"ready: node {services.local.node_id.hex()}")
             log.info("ready", extra={"data": {"residents": len(services.memory.residency.graph)}})
             await signals.stop.wait()

@@ -1,7 +1,8 @@
 """The residents nearest to questions: the one place where recall meets the hot graph.
 
 Takes all questions that came together in one call. Runs inline: a search takes a fraction of a
-millisecond. What a filter leaves few of is searched in a thread instead, see `nearest_filtered`.
+millisecond. Many at once, and what a filter leaves few of, are searched in a thread, see
+`nearest_filtered`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from node.memory.context import MemoryContext
 from storage.filters import Filters, passes
 from storage.hot.reports import Hit
+from storage.hot.searching import Asked
 from storage.model import AgentId, MemoryKind, Reader, ReadPolicy, Resident
 from storage.visibility import visible
 
@@ -34,24 +36,23 @@ class Search:
 def nearest(context: MemoryContext, searches: Sequence[Search]) -> list[list[Hit]]:
     """The hits of each search, by falling cosine; all of them may be seen by their reader."""
     now_ms = int(context.now().timestamp() * 1000)
-    graph = context.residency.graph
-    return [
-        graph.search(
-            search.vector,
-            search.wanted,
-            agents=_agents(search),
-            accept=_Accept(search, now_ms),
-        )
-        for search in searches
-    ]
+    return context.residency.graph.search_many([_asked(search, now_ms) for search in searches])
 
 
 async def nearest_filtered(context: MemoryContext, search: Search) -> list[Hit]:
-    """As `nearest` for one search, in a thread when its filters may make it a long one."""
+    """As `nearest` for one search, in a thread when its filters may make it a long one.
+
+    Others that ask at the same moment share one call into the graph.
+    """
     if not search.filters.beyond_agents:
-        return nearest(context, [search])[0]
+        now_ms = int(context.now().timestamp() * 1000)
+        return await context.residency.questions.ask(_asked(search, now_ms))
     found = await trio.to_thread.run_sync(nearest, context, [search], abandon_on_cancel=True)
     return found[0]
+
+
+def _asked(search: Search, now_ms: int) -> Asked:
+    return Asked(search.vector, search.wanted, _agents(search), _Accept(search, now_ms))
 
 
 class _Accept:

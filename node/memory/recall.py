@@ -144,8 +144,9 @@ async def recall_fast(
         if at not in hits:
             hits[at] = await nearest_filtered(context, search)
     recalled: list[MemoryId] = []
+    lacking = ("hot: being filled",) if context.residency.degraded else ()
     for at, position in enumerate(asked):
-        answer = Answer(_staying(context, _by_meaning(context, hits[at])))
+        answer = Answer(_staying(context, _by_meaning(context, hits[at])), lacking)
         recalled += [hit.memory.id for hit in answer.hits]
         answers[position] = answer
     if recalled:

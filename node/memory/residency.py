@@ -14,6 +14,7 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
+from node.memory.gathering import Gathering
 from storage import memories
 from storage.errors import MnemeshError
 from storage.hot.graph import HotGraph
@@ -43,6 +44,7 @@ class Residency:
 
     def __init__(self, graph: HotGraph, node: LocalNode, model: str) -> None:
         self.graph = graph
+        self.questions = Gathering(graph)
         self.model = model
         self.has_cold = False
         self.degraded: str | None = None

@@ -11,7 +11,7 @@ few rows at a time and handed over in turn.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 
@@ -19,19 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.errors import InvalidInput
-from storage.hot import filter as filters
 from storage.hot import forking, heat
 from storage.hot.image import BadImage, Image, gather_vectors, live_index
 from storage.hot.index import LabelIndex
 from storage.hot.rebuild import Aside
-from storage.hot.reports import Hit, HotStats, InsertReport, LimitsReport, PurgeReport
+from storage.hot.reports import HotStats, InsertReport, LimitsReport, PurgeReport
 from storage.hot.residents import Residents
+from storage.hot.searching import Searching
 from storage.hot.settings import RELOADABLE, HotSettings
 from storage.hot.turns import TurnLock
-from storage.hot.vectors import Rows, unit_query, unit_rows
+from storage.hot.vectors import Rows, unit_rows
 from storage.model import EXEMPT_KINDS, Resident
 
-MAX_K = 1_000
 MAX_DIM = 8_192
 START_CAPACITY = 1_024
 WRITE_ROWS = 8
@@ -51,7 +50,7 @@ class _Tally:
     refused: list[bytes] = field(default_factory=list)
 
 
-class HotGraph:
+class HotGraph(Searching):
     """Residents of one embedding model, at most `settings.ceiling` at any time."""
 
     def __init__(self, dim: int, settings: HotSettings, now_ms: Callable[[], int]) -> None:
@@ -272,63 +271,6 @@ class HotGraph:
                     if building or memory_id in self._residents or self._index.graves(memory_id):
                         found.add(memory_id)
         return found
-
-    # Searching
-
-    def search(
-        self,
-        query: NDArray[np.float32],
-        k: int,
-        *,
-        agents: frozenset[bytes] | None = None,
-        accept: Callable[[Resident], bool] | None = None,
-    ) -> list[Hit]:
-        """Up to `k` residents by falling cosine, of these agents and accepted by `accept`.
-
-        Fewer come back only when fewer pass. `accept` runs outside the lock and may call the
-        graph. Raises InvalidInput for a bad query and for `k` outside 1 to MAX_K.
-        """
-        unit = unit_query(query, self._dim)
-        if not 1 <= k <= MAX_K:
-            raise InvalidInput(f"k must be between 1 and {MAX_K}")
-        with self._lock:
-            self._searches += 1
-            live, settings = len(self._residents), self._settings
-            scope = None if agents is None else self._residents.scope_size(agents)
-        if live == 0 or scope == 0:
-            return []
-        for count in filters.fetches(k, live, scope, accept is not None, settings.exact_limit):
-            with self._lock:
-                near = self._index.nearest(unit, count, settings.ef)
-                if near is None:
-                    break
-                candidates = self._residents.resolve(*near)
-            passed = filters.passing(candidates, k, agents, accept)
-            if len(passed) == k:
-                return [Hit(*pair) for pair in passed]
-        return self._search_exactly(unit, k, agents, accept)
-
-    def _search_exactly(
-        self,
-        unit: NDArray[np.float32],
-        k: int,
-        agents: frozenset[bytes] | None,
-        accept: Callable[[Resident], bool] | None,
-    ) -> list[Hit]:
-        with self._lock:
-            rows: Collection[int] | None = None
-            if agents is not None:
-                rows = self._residents.scope_rows(agents)
-            labels, scores = self._rows.scores(unit, rows)
-        hits: list[Hit] = []
-        for block in filters.descending(scores, max(2 * k, 64)):
-            with self._lock:
-                candidates = self._residents.resolve(labels[block], scores[block])
-            passed = filters.passing(candidates, k - len(hits), agents, accept)
-            hits.extend(Hit(*pair) for pair in passed)
-            if len(hits) == k:
-                break
-        return hits
 
     # Upkeep
 

@@ -1,7 +1,7 @@
 """What the rows say about the residents of the hot graph: for a warm start and for an audit.
 
-Reads only, except `refile`. A change is found by the transaction that made it, not by a clock:
-`updated_at` of a transaction that commits late lies before a stamp that does not contain it.
+Reads only, except `refile` and `drop_orphans`. A change is found by the transaction that made it,
+not by a clock: `updated_at` of one that commits late lies before a stamp that does not contain it.
 """
 
 from __future__ import annotations
@@ -77,6 +77,11 @@ async def misfiled(tx: Tx, limit: int) -> list[MemoryId]:
 async def refile(tx: Tx, ids: Sequence[MemoryId]) -> int:
     """Put vectors under the agent and project of their rows; how many."""
     return await tx.execute(SQL.refile, ids=list(ids))
+
+
+async def drop_orphans(tx: Tx, ids: Sequence[MemoryId]) -> int:
+    """Remove vectors that have no row; how many."""
+    return await tx.execute(SQL.drop_orphans, ids=list(ids))
 
 
 async def states(tx: Tx, ids: Sequence[MemoryId]) -> dict[MemoryId, State]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from storage.errors import InvalidInput
 from storage.hot import forking, heat
+from storage.hot.consistency import Consistency
 from storage.hot.image import BadImage, Image, gather_vectors, live_index
 from storage.hot.index import LabelIndex
 from storage.hot.rebuild import Aside
@@ -50,7 +51,7 @@ class _Tally:
     refused: list[bytes] = field(default_factory=list)
 
 
-class HotGraph(Searching):
+class HotGraph(Searching, Consistency):
     """Residents of one embedding model, at most `settings.ceiling` at any time."""
 
     def __init__(self, dim: int, settings: HotSettings, now_ms: Callable[[], int]) -> None:

@@ -163,6 +163,29 @@ class LabelIndex:
             return None
         return labels.astype(np.int64), np.float32(1) - distances
 
+    def vector(self, label: int) -> NDArray[np.float32] | None:
+        """The vector under a live label, None when there is none; holds the interpreter."""
+        try:
+            return np.asarray(self.hnsw.get_items([label])[0], np.float32)
+        except RuntimeError:
+            return None
+
+    def labels(self) -> list[int]:
+        """All labels that have a slot, live and dead."""
+        return [int(label) for label in self.hnsw.get_ids_list()]
+
+    def is_live(self, label: int) -> bool:
+        """Whether a label has a slot that searches can find."""
+        if self._open(label):
+            self.hnsw.mark_deleted(label)
+            return False
+        return self.vector(label) is not None
+
+    def wipe_ghost(self, label: int) -> None:
+        """Overwrite and hide a live label that nobody counted."""
+        self._overwrite(label)
+        self.hnsw.mark_deleted(label)
+
     def _open(self, label: int) -> bool:
         """Make a dead label live for a moment; False when its slot was reused."""
         try:

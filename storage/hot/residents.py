@@ -71,6 +71,10 @@ class Residents:
         self._ids[label] = resident.id
         self._enscope(entry)
 
+    def holder(self, label: int) -> bytes | None:
+        """Whose label this is; None for one that nobody has."""
+        return self._ids.get(label)
+
     def entries(self) -> Iterator[Entry]:
         """All entries, in the order in which they came."""
         return iter(self._entries.values())

@@ -62,3 +62,8 @@ SELECT asked.id,
               OR (s.kind = 'project' AND s.ext_id = m.project_id
                   AND s.closed_epoch >= m.project_epoch)) AS fenced
 FROM unnest(:ids::bytea[]) AS asked (id) LEFT JOIN memories m ON m.id = asked.id;
+
+-- name: drop_orphans
+-- Take vectors of memories that have no row away.
+DELETE FROM embeddings e WHERE e.memory_id = ANY (:ids::bytea[])
+  AND NOT EXISTS (SELECT FROM memories m WHERE m.id = e.memory_id);

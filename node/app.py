@@ -20,6 +20,7 @@ import trio
 from erasure.context import ErasureContext
 from erasure.parts import Software
 from gossip import introductions, service
+from gossip.affinity import PPM
 from gossip.limits import LinkLimits
 from gossip.links import Links
 from gossip.liveness import Liveness
@@ -37,6 +38,7 @@ from node.embed.base import Embedder
 from node.embed.choose import open_embedder
 from node.interests import interests
 from node.memory.context import MemoryContext
+from node.memory.handing import HandingDesk
 from node.memory.residency import Residency
 from node.memory.settings import MemorySettings
 from node.projects import ProjectDesk, use_invitation
@@ -148,7 +150,15 @@ async def _compose(
         ledger_dir=workspace.ledger,
         software=Software(version=VERSION, commit=COMMIT, schema=schema),
     )
-    mesh = _mesh(config, node, db, access, erasure, residency, agents, embedder, metrics)
+
+    def threshold() -> int:
+        if mesh.own_profile is not None:
+            return mesh.own_profile.tau_ppm
+        fixed = mesh.settings.tau
+        return round((mesh.settings.tau_floor if fixed is None else fixed) * PPM)
+
+    desk = HandingDesk(node, agents, threshold)
+    mesh = _mesh(config, node, db, access, erasure, residency, agents, embedder, metrics, desk)
     mesh.relay = relay
     erasure.wake = mesh.wake_outbox
     erasure.fenced = partial(drop_scope, residency, relay, agents)
@@ -162,6 +172,7 @@ async def _compose(
         settings=memory_settings(config),
         walk_energy=mesh.walk_energy,
         announced=mesh.wake,
+        desk=desk,
     )
 
     async def members_changed() -> None:
@@ -196,9 +207,15 @@ async def _compose(
         last_life=life,
         started_at=wall(),
     )
-    agents.on_change(partial(service.announce_cards, mesh))
     await agents.load()
+
+    async def agents_changed() -> None:
+        await services.place_agents()
+        await service.announce_cards(mesh)
+
+    agents.on_change(agents_changed)
     await sync_roster(services, config)
+    await services.place_agents()
     await snapshots.load()
     reloader.on_change(partial(apply_config, services))
     return services
@@ -214,12 +231,14 @@ def _mesh(
     agents: AgentDirectory,
     embedder: Embedder,
     metrics: Metrics,
+    desk: HandingDesk,
 ) -> Mesh:
     settings: GossipSettings = config.gossip
     count = mesh_counter(metrics.gossip)
 
     async def stored(rows: Sequence[Stored]) -> None:
         await residency.add([(row.memory, row.vector) for row in rows])
+        desk.told_of(rows)
 
     async def forgotten(ids: Sequence[MemoryId]) -> None:
         await residency.forget(ids)
@@ -257,7 +276,13 @@ def _mesh(
         access=access,
         erasure=erasure,
         settings=settings,
-        hooks=MeshHooks(stored=stored, forgotten=forgotten, interests=wanted, count=count),
+        hooks=MeshHooks(
+            stored=stored,
+            forgotten=forgotten,
+            interests=wanted,
+            count=count,
+            hand=desk.hand_copy,
+        ),
         model=embedder.model_id,
         dim=embedder.dimension,
         mono_ms=mono_ms,

@@ -347,7 +347,8 @@ class BlockingClient:
             while True:
                 yield self._call(lambda client: subscription.__anext__())
         finally:
-            self._call_sync(lambda client: client._link.unfollow(subscription._followed))
+            if self._client is not None:
+                self._call_sync(lambda client: client._link.unfollow(subscription._followed))
 
     def _call(self, work: Callable[[Client], Awaitable[T]]) -> T:
         client, token = self._open()

@@ -34,6 +34,8 @@ from storage.reserve import keep_reserve
 log = logging.getLogger(__name__)
 
 UNPURGED_BATCH = 500
+PLACING_S = 30.0
+"""Seconds after which the positions of agents follow what they remembered."""
 
 Announce = Callable[[str], None]
 
@@ -114,6 +116,9 @@ def _start_upkeep(nursery: trio.Nursery, services: Services, signals: Signals) -
     nursery.start_soon(services.eviction.run)
     nursery.start_soon(services.snapshots.run)
     nursery.start_soon(partial(every, lambda: 5.0, partial(measure, services), name="gauges"))
+    nursery.start_soon(
+        partial(every, lambda: PLACING_S, services.place_agents, name="positions of agents")
+    )
     nursery.start_soon(_reload_on_signal, services, signals)
     nursery.start_soon(_follow_roster, services)
 

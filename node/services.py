@@ -13,6 +13,7 @@ import trio
 from erasure.context import ErasureContext
 from gossip.mesh import Mesh
 from node.agents import AgentDirectory
+from node.interests import positions
 from node.memory.context import MemoryContext
 from node.projects import ProjectDesk
 from node.reload import Reloader
@@ -55,3 +56,14 @@ class Services:
     async def sweep(self) -> dict[str, object]:
         """All steps of retention, now."""
         return await self.retention.sweep()
+
+    async def place_agents(self) -> None:
+        """Let the desk know where the local agents stand and what they may read."""
+        found = await positions(
+            self.db,
+            self.local,
+            self.memory.embedder.model_id,
+            self.agents.all(),
+            self.erasure.settings.k_min,
+        )
+        self.memory.desk.place(found)

@@ -106,7 +106,8 @@ def _number(value: object) -> object:
         return value
 
 
-def _whole(value: object) -> object:
+def whole(value: object) -> object:
+    """A number written in a query string as a number; anything else as it is."""
     return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
 
 
@@ -134,7 +135,7 @@ Flag: TypeAlias = Annotated[bool, BeforeValidator(_flag)]
 MaybeFlag: TypeAlias = Annotated[bool | None, BeforeValidator(_flag)]
 Number: TypeAlias = Annotated[Annotated[float, Field(ge=0, le=1)] | None, BeforeValidator(_number)]
 Patience: TypeAlias = Annotated[
-    Annotated[int, Field(ge=1, le=60_000)] | None, BeforeValidator(_whole)
+    Annotated[int, Field(ge=1, le=60_000)] | None, BeforeValidator(whole)
 ]
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 Several: TypeAlias = Annotated[tuple[Name, ...], BeforeValidator(_several)]

@@ -23,6 +23,7 @@ from node.port import messages, records
 from node.port.codec import FrameBuffer, FrameTooLarge, PortError, encode, read_request
 from node.port.requests import Caller, handle
 from node.port.settings import PortSettings
+from node.port.watching import Grant, stream
 from storage.errors import InvalidInput, MnemeshError, NotFound
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Session:
         self._drained = trio.Event()
         self._slots = trio.Semaphore(settings.in_flight)
         self._open: dict[int, trio.CancelScope] = {}
+        self._grants: dict[int, Grant] = {}
 
     async def run(self) -> None:
         """Serve until the client leaves, breaks a rule, or stalls; raises Cancelled alone."""
@@ -187,6 +189,9 @@ class Session:
                 raise PortError("a second hello")
             if isinstance(request, messages.Cancel):
                 self._cancel(request.id)
+            elif isinstance(request, messages.Credit):
+                if request.id in self._grants:
+                    self._grants[request.id].add(request.more)
             elif isinstance(request, messages.Recall) and request.fast and not request.filters:
                 (by_text if request.vector is None else at_once).append(request)
             else:
@@ -202,6 +207,12 @@ class Session:
         if request.id in self._open:
             raise PortError("a request's number is still in use")
         self._open[request.id] = trio.CancelScope()
+        if isinstance(request, messages.Watch):
+            if len(self._grants) >= self._settings.watches:
+                raise PortError(f"a connection has at most {self._settings.watches} watches")
+            self._grants[request.id] = Grant(request.credit)
+            nursery.start_soon(self._watch, request)
+            return
         await self._slots.acquire()
         nursery.start_soon(self._run, caller, request)
 
@@ -223,6 +234,20 @@ class Session:
             self._slots.release()
         if reply is not None:
             await self._send(self._fitting(request_id, reply))
+
+    async def _watch(self, request: messages.Watch) -> None:
+        """One subscription in a task of its own; it ends with a refusal or the connection."""
+        reply: messages.Reply | None = None
+        try:
+            with self._open[request.id]:
+                self._admit(request)
+                await stream(self._caller, request, self._grants[request.id], self._send)
+        except MnemeshError as error:
+            reply = records.failed(request.id, error)
+        finally:
+            del self._open[request.id], self._grants[request.id]
+        if reply is not None:
+            await self._send(encode(reply))
 
     async def _reply(
         self, caller: Caller, request: messages.Asked, request_id: int

@@ -19,8 +19,6 @@ from storage.queries import load
 
 SQL = load("residents")
 ID_BYTES: Final = 16
-XID_SLACK: Final = 1_000
-"""Transactions that may have begun between two looks at the counter within one statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ async def present(tx: Tx, model: str) -> set[MemoryId]:
 
 async def changed(tx: Tx, model: str, xid: int) -> list[MemoryId]:
     """Live rows that may have been written since a stamp; some that were not may be among them."""
-    rows = await tx.fetch(SQL.changed, model=model, xid=xid, slack=XID_SLACK)
+    rows = await tx.fetch(SQL.changed, model=model, xid=xid)
     return [row["id"] for row in rows]
 
 

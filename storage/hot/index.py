@@ -161,7 +161,7 @@ class LabelIndex:
             labels, distances = self.hnsw.knn_query(queries, k=count, num_threads=threads)
         except RuntimeError:
             return None
-        return labels.astype(np.int64), np.float32(1) - distances
+        return labels.view(np.int64), np.float32(1) - distances
 
     def vector(self, label: int) -> NDArray[np.float32] | None:
         """The vector under a live label, None when there is none; holds the interpreter."""

@@ -66,7 +66,14 @@ class Searching:
         unit = self._checked(asked)
         with self._lock:
             tries = self._tries(asked)
-        return [] if tries is None else self._answer(asked, unit, tries)
+            candidates = self._near(unit, tries[0]) if tries else None
+        if tries is None:
+            return []
+        if candidates is not None:
+            passed = _passing(candidates, asked)
+            if len(passed) == k:
+                return [Hit(*pair) for pair in passed]
+        return self._answer(asked, unit, tries[1:])
 
     def search_many(self, questions: Sequence[Asked]) -> list[list[Hit]]:
         """The answers of `search` to each question; the graph is asked once for those alike.
@@ -123,14 +130,17 @@ class Searching:
     def _answer(self, asked: Asked, unit: NDArray[np.float32], tries: Sequence[int]) -> list[Hit]:
         for count in tries:
             with self._lock:
-                near = self._index.nearest(unit, count, self._settings.ef)
-                if near is None:
-                    break
-                candidates = self._residents.resolve(*near)
+                candidates = self._near(unit, count)
+            if candidates is None:
+                break
             passed = _passing(candidates, asked)
             if len(passed) == asked.k:
                 return [Hit(*pair) for pair in passed]
         return self._exactly(asked, unit)
+
+    def _near(self, unit: NDArray[np.float32], count: int) -> list[tuple[Resident, float]] | None:
+        near = self._index.nearest(unit, count, self._settings.ef)
+        return None if near is None else self._residents.resolve(*near)
 
     def _exactly(self, asked: Asked, unit: NDArray[np.float32]) -> list[Hit]:
         with self._lock:
@@ -152,4 +162,6 @@ class Searching:
 def _passing(
     candidates: Sequence[tuple[Resident, float]], asked: Asked
 ) -> list[tuple[Resident, float]]:
+    if asked.agents is None and asked.accept is None:
+        return list(candidates[: asked.k])
     return filters.passing(candidates, asked.k, asked.agents, asked.accept)

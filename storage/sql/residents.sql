@@ -16,8 +16,8 @@ FROM live_rows m JOIN embeddings e ON e.memory_id = m.id AND e.model = :model;
 SELECT m.id FROM live_rows m
 JOIN memories w ON w.id = m.id AND w.agent_id = m.agent_id
 JOIN embeddings e ON e.memory_id = m.id AND e.model = :model
-WHERE least(age(w.xmin), age(e.xmin))
-      <= pg_snapshot_xmax(pg_current_snapshot())::text::bigint - :xid::bigint + :slack;
+WHERE pg_snapshot_xmax(pg_current_snapshot())::text::bigint - :xid::bigint > 2000000000
+   OR least(age(w.xmin), age(e.xmin)) <= age((:xid::bigint & 4294967295)::text::xid);
 
 -- name: live_page
 -- Live rows with their vectors in id order, for a comparison with the hot graph.

@@ -94,7 +94,7 @@ def _snapshot(snapshots: Snapshots) -> MemoryTier:
         if not held:
             return 0
         try:
-            snapshots.write_now(None)
+            snapshots.write_now()
         except SnapshotFailed:
             folder.remove(sorted(held))
         folder.remove(holding(target))

@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 import trio
@@ -23,7 +25,7 @@ from node.telemetry.metrics import HotMetrics
 from node.workers.periodic import every
 from storage import residents
 from storage.errors import MnemeshError
-from storage.hot.snapshot import SnapshotFailed, SnapshotFolder, Stamp, Written
+from storage.hot.snapshot import PATIENCE_S, SnapshotFailed, SnapshotFolder, Stamp, Written
 from storage.local import LocalNode
 from storage.pool import Database
 
@@ -106,8 +108,9 @@ class Snapshots:
         return True
 
     async def write(self) -> Written:
-        """Write now. Raises SnapshotFailed."""
-        return await trio.to_thread.run_sync(self.write_now, None)
+        """Write now; cancelled, it gives the new file up. Raises SnapshotFailed."""
+        check = trio.from_thread.check_cancelled
+        return await trio.to_thread.run_sync(partial(self.write_now, check=check))
 
     async def last_write(self) -> None:
         """At a graceful stop: what changed since the last write, if it is done in time."""
@@ -118,15 +121,14 @@ class Snapshots:
         except SnapshotFailed as error:
             log.warning("%s at the stop; the next start reads more rows", error)
 
-    def write_now(self, patience_s: float | None) -> Written:
-        """`write` for a worker thread. Raises SnapshotFailed."""
+    def write_now(
+        self, patience_s: float = PATIENCE_S, check: Callable[[], object] | None = None
+    ) -> Written:
+        """`write` for a worker thread. Raises SnapshotFailed, and what `check` raises."""
         mark = self._now()
         stamp = self._settled()
         try:
-            if patience_s is None:
-                written = self.folder.write(self._residency.graph, stamp)
-            else:
-                written = self.folder.write(self._residency.graph, stamp, patience_s)
+            written = self.folder.write(self._residency.graph, stamp, patience_s, check)
         except SnapshotFailed:
             self._count("failed")
             raise

@@ -43,27 +43,33 @@ class Child:
     pid: int
     answer: int
 
-    def wait(self, patience_s: float) -> None:
-        """Block until the child has ended. Raises ChildFailed, also after `patience_s`."""
+    def wait(self, patience_s: float, check: Callable[[], object] | None = None) -> None:
+        """Block until the child has ended. Raises ChildFailed, also after `patience_s`.
+
+        What `check` raises, called every now and then, ends the child and leaves.
+        """
         deadline = time.monotonic() + patience_s
-        late = False
+        status: int | None = None
         try:
-            while True:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-                if pid:
-                    break
-                if not late and time.monotonic() > deadline:
-                    late = True
-                    os.kill(self.pid, signal.SIGKILL)
+            while (status := self._ended()) is None and time.monotonic() <= deadline:
                 time.sleep(POLL_S)
-            reason = os.read(self.answer, MAX_REASON).decode("ascii", "replace")
+                if check is not None:
+                    check()
+            reason = os.read(self.answer, MAX_REASON) if status is not None else b""
         finally:
             os.close(self.answer)
-        if late:
+            if status is None:
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+        if status is None:
             raise ChildFailed(f"the child took longer than {patience_s:g} s")
         code = os.waitstatus_to_exitcode(status)
         if code != 0:
-            raise ChildFailed(reason or f"the child ended with {code}")
+            raise ChildFailed(reason.decode("ascii", "replace") or f"the child ended with {code}")
+
+    def _ended(self) -> int | None:
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        return status if pid else None
 
 
 def start(work: Callable[[], None]) -> Child:

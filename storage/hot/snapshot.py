@@ -120,12 +120,19 @@ class SnapshotFolder:
         self._owner = owner
         self._one = threading.Lock()
 
-    def write(self, graph: HotGraph, stamp: Stamp, patience_s: float = PATIENCE_S) -> Written:
+    def write(
+        self,
+        graph: HotGraph,
+        stamp: Stamp,
+        patience_s: float = PATIENCE_S,
+        check: Callable[[], object] | None = None,
+    ) -> Written:
         """Put the graph of now in the place of the file before. For a worker thread.
 
         A forked child encodes and writes; only the rename happens here, so that an orphan never
         changes what the next life of the node reads. Afterwards this is the only file in the
-        folder. Raises SnapshotFailed with the old file in place.
+        folder. Raises SnapshotFailed, or what `check` raises to give up, with the old file in
+        place.
         """
         with self._one:
             begun = time.monotonic()
@@ -133,7 +140,7 @@ class SnapshotFolder:
             try:
                 fresh.unlink(missing_ok=True)
                 child = graph.in_child(lambda image: write_image(fresh, image, self._owner, stamp))
-                child.wait(patience_s)
+                child.wait(patience_s, check)
                 header, size = _peek(fresh)
                 fresh.replace(self.path)
                 sync_folder(self._folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -266,3 +267,14 @@ async def test_many_changes_or_enough_time_make_a_write_due(
     assert await life.snapshots.tick()
     now[0] += 10_000
     assert not await life.snapshots.tick()
+
+
+async def test_a_write_that_is_cancelled_gives_up_at_once_and_keeps_the_old_file(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = (life.path / NAME).read_bytes()
+    monkeypatch.setattr("storage.hot.snapshot.write_image", lambda *given: time.sleep(60))
+    with trio.move_on_after(0.2) as scope, trio.fail_after(10):
+        await life.snapshots.write()
+    assert scope.cancelled_caught
+    assert (life.path / NAME).read_bytes() == old

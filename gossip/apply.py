@@ -236,6 +236,7 @@ async def store(tx: Tx, mesh: Mesh, inbound: Inbound, content: str) -> Stored | 
     if not await memories.insert(tx, memory):
         return None
     await memories.insert_vector(tx, memory, record.model, inbound.vector)
+    await mesh.hooks.hand(tx, memory, inbound.diff_id, inbound.q.raw)
     return Stored(memory, inbound.vector)
 
 

@@ -35,11 +35,12 @@ from gossip.wire.messages import Message
 from storage.access import LiveAccess
 from storage.local import LocalNode
 from storage.memories import Stored
-from storage.model import MemoryId, NodeId, ProjectId
-from storage.pool import Database
+from storage.model import Memory, MemoryId, NodeId, ProjectId
+from storage.pool import Database, Tx
 
 StoredHook: TypeAlias = Callable[[Sequence[Stored]], Awaitable[None]]
 ForgottenHook: TypeAlias = Callable[[Sequence[MemoryId]], Awaitable[None]]
+HandHook: TypeAlias = Callable[[Tx, Memory, bytes, bytes], Awaitable[None]]
 InterestSource: TypeAlias = Callable[[], Awaitable["Interests"]]
 
 
@@ -58,14 +59,22 @@ class Interests:
     sample: Sequence[NDArray[np.float32]]
 
 
+async def nobody(tx: Tx, memory: Memory, diff_id: bytes, q8: bytes) -> None:
+    """Hand a peer's memory to no agent."""
+
+
 @dataclass(frozen=True, slots=True)
 class MeshHooks:
-    """What happens above when a peer's word took effect below."""
+    """What happens above when a peer's word took effect below.
+
+    `hand` runs inside the transaction that stores a peer's memory, the others after a commit.
+    """
 
     stored: StoredHook
     forgotten: ForgottenHook
     interests: InterestSource
     count: Counters
+    hand: HandHook = nobody
 
 
 @dataclass(frozen=True, slots=True)

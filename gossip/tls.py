@@ -97,6 +97,15 @@ def server_context(identity: NodeIdentity, admitted: Iterable[bytes]) -> ssl.SSL
     return context
 
 
+def open_context(identity: NodeIdentity) -> ssl.SSLContext:
+    """Listener side for callers without a certificate, who prove themselves in what they say."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0
+    _load_own(context, identity)
+    return context
+
+
 def client_context(identity: NodeIdentity, pinned: Iterable[bytes]) -> ssl.SSLContext:
     """Dialling side; see `server_context`."""
     return _context(ssl.PROTOCOL_TLS_CLIENT, identity, pinned)

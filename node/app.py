@@ -20,6 +20,7 @@ import trio
 from erasure.context import ErasureContext
 from erasure.parts import Software
 from gossip import introductions, service
+from gossip.affinity import PPM
 from gossip.limits import LinkLimits
 from gossip.links import Links
 from gossip.liveness import Liveness
@@ -37,6 +38,7 @@ from node.embed.base import Embedder
 from node.embed.choose import open_embedder
 from node.interests import interests
 from node.memory.context import MemoryContext
+from node.memory.handing import HandingDesk
 from node.memory.residency import Residency
 from node.memory.settings import MemorySettings
 from node.projects import ProjectDesk, use_invitation
@@ -48,6 +50,7 @@ from node.version import COMMIT, VERSION
 from node.workers.eviction import Eviction
 from node.workers.retention import Retention
 from node.workers.settings import retention_settings
+from node.workers.snapshots import Snapshots
 from node.workspace import Workspace
 from storage import memories, migrate, principals
 from storage.access import Access, LiveAccess
@@ -56,6 +59,7 @@ from storage.embedded import open_embedded
 from storage.errors import StartRefused
 from storage.gate import Gate
 from storage.hot.graph import HotGraph
+from storage.hot.snapshot import Owner, SnapshotFolder
 from storage.island import Island, open_island
 from storage.keyring import KeyStore
 from storage.local import LocalNode
@@ -132,17 +136,29 @@ async def _compose(
     agents = AgentDirectory(node, db, access, embedder)
     graph = HotGraph(embedder.dimension, config.eviction.settings(), wall_ms)
     residency = Residency(graph, node, embedder.model_id)
+    schema = len(migrate.discover())
+    owner = Owner(node.node_id, embedder.model_id, embedder.dimension, schema)
+    folder = SnapshotFolder(workspace.hot, owner)
+    snapshots = Snapshots(residency, db, node, folder, metrics.hot)
     relay = RelayCache(config.gossip.relay_cache_mib << 20, config.gossip.relay_cache_s * 1000)
     erasure = ErasureContext(
         node=node,
         db=db,
         access=access,
         settings=config.erasure.settings(),
-        tiers=build_tiers(db, residency, relay, workspace, node.keys, agents),
+        tiers=build_tiers(db, residency, relay, workspace, node.keys, agents, snapshots),
         ledger_dir=workspace.ledger,
-        software=Software(version=VERSION, commit=COMMIT, schema=len(migrate.discover())),
+        software=Software(version=VERSION, commit=COMMIT, schema=schema),
     )
-    mesh = _mesh(config, node, db, access, erasure, residency, agents, embedder, metrics)
+
+    def threshold() -> int:
+        if mesh.own_profile is not None:
+            return mesh.own_profile.tau_ppm
+        fixed = mesh.settings.tau
+        return round((mesh.settings.tau_floor if fixed is None else fixed) * PPM)
+
+    desk = HandingDesk(node, agents, threshold)
+    mesh = _mesh(config, node, db, access, erasure, residency, agents, embedder, metrics, desk)
     mesh.relay = relay
     erasure.wake = mesh.wake_outbox
     erasure.fenced = partial(drop_scope, residency, relay, agents)
@@ -156,6 +172,7 @@ async def _compose(
         settings=memory_settings(config),
         walk_energy=mesh.walk_energy,
         announced=mesh.wake,
+        desk=desk,
     )
 
     async def members_changed() -> None:
@@ -186,13 +203,20 @@ async def _compose(
             metrics.retention,
         ),
         eviction=Eviction(residency, db, wall, metrics.eviction),
+        snapshots=snapshots,
         last_life=life,
         started_at=wall(),
     )
-    agents.on_change(partial(service.announce_cards, mesh))
     await agents.load()
+
+    async def agents_changed() -> None:
+        await services.place_agents()
+        await service.announce_cards(mesh)
+
+    agents.on_change(agents_changed)
     await sync_roster(services, config)
-    await residency.load(db)
+    await services.place_agents()
+    await snapshots.load()
     reloader.on_change(partial(apply_config, services))
     return services
 
@@ -207,12 +231,14 @@ def _mesh(
     agents: AgentDirectory,
     embedder: Embedder,
     metrics: Metrics,
+    desk: HandingDesk,
 ) -> Mesh:
     settings: GossipSettings = config.gossip
     count = mesh_counter(metrics.gossip)
 
     async def stored(rows: Sequence[Stored]) -> None:
         await residency.add([(row.memory, row.vector) for row in rows])
+        desk.told_of(rows)
 
     async def forgotten(ids: Sequence[MemoryId]) -> None:
         await residency.forget(ids)
@@ -250,7 +276,13 @@ def _mesh(
         access=access,
         erasure=erasure,
         settings=settings,
-        hooks=MeshHooks(stored=stored, forgotten=forgotten, interests=wanted, count=count),
+        hooks=MeshHooks(
+            stored=stored,
+            forgotten=forgotten,
+            interests=wanted,
+            count=count,
+            hand=desk.hand_copy,
+        ),
         model=embedder.model_id,
         dim=embedder.dimension,
         mono_ms=mono_ms,

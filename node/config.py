@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from gossip.settings import GossipSettings, membership_preset
 from node.sections import (
     A2aSection,
+    AgentPortSection,
     AgentSection,
     AgentsSection,
     AuthSection,
@@ -116,6 +117,7 @@ class Config(Section):
     schema_: Literal["mnemesh/v1"] = Field(default="mnemesh/v1", alias="schema")
     agent: AgentSection = AgentSection()
     network: NetworkSection = NetworkSection()
+    agent_port: AgentPortSection = AgentPortSection()
     database: DatabaseSection = DatabaseSection()
     eviction: EvictionSection = EvictionSection()
     gossip: Annotated[InstanceOf[GossipSettings], BeforeValidator(_gossip)] = GossipSettings()
@@ -144,6 +146,12 @@ class Config(Section):
                 "keyed",
                 "{text}",
                 {"text": f"refusing to bind {address} with auth.mode local; set team or hybrid"},
+            )
+        if self.auth.mode == "local" and self.agent_port.reachable:
+            raise PydanticCustomError(
+                "keyed",
+                "{text}",
+                {"text": "agent_port.listen: auth.mode local opens it to all; set team or hybrid"},
             )
         return self
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from gossip.mesh import Interests
 from storage import memories
 from storage.local import LocalNode
-from storage.model import AgentProfile, MemoryId
+from storage.model import AgentId, AgentProfile, MemoryId
 from storage.pool import Database, Tx
 
 MEAN_OF = 500
@@ -23,13 +23,27 @@ async def interests(
     return await db.read(_interests, node, model, agents, k_min)
 
 
+async def positions(
+    db: Database, node: LocalNode, model: str, agents: list[AgentProfile], k_min: int
+) -> dict[AgentId, NDArray[np.float32]]:
+    """Where each agent stands that has a position, whether the mesh is told of it or not."""
+    found = await db.read(_positions, node, model, agents, k_min)
+    return {agent_id: vector for agent_id, (_, vector) in found.items()}
+
+
 async def _interests(
     tx: Tx, node: LocalNode, model: str, agents: list[AgentProfile], k_min: int
 ) -> Interests:
-    positions: list[tuple[MemoryId, NDArray[np.float32]]] = []
+    told = [agent for agent in agents if agent.project_id is not None]
+    found = await _positions(tx, node, model, told, k_min)
+    return Interests(tuple(found.values()), await memories.sample_vectors(tx, model, SAMPLE))
+
+
+async def _positions(
+    tx: Tx, node: LocalNode, model: str, agents: list[AgentProfile], k_min: int
+) -> dict[AgentId, tuple[MemoryId, NDArray[np.float32]]]:
+    found: dict[AgentId, tuple[MemoryId, NDArray[np.float32]]] = {}
     for agent in agents:
-        if agent.project_id is None:
-            continue
         own = await memories.agent_vectors(tx, agent.id, model, node.node_id, MEAN_OF)
         position = await memories.position_of(tx, agent.id)
         described = (
@@ -39,7 +53,7 @@ async def _interests(
             mean = np.stack(own).mean(axis=0, dtype=np.float64).astype(np.float32)
             key = position.id if position is not None else agent.id
             if np.linalg.norm(mean) > 0:
-                positions.append((key, np.asarray(mean, dtype=np.float32)))
+                found[agent.id] = (key, np.asarray(mean, dtype=np.float32))
         elif described:
-            positions.append((described[0].memory.id, described[0].vector))
-    return Interests(tuple(positions), await memories.sample_vectors(tx, model, SAMPLE))
+            found[agent.id] = (described[0].memory.id, described[0].vector)
+    return found

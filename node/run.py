@@ -16,6 +16,7 @@ import trio
 from erasure import apply
 from erasure.forget import finish_unpurged
 from gossip import service
+from node import agent_port
 from node.app import open_node, sync_roster, wall, wall_ms
 from node.config import load_config
 from node.http.server import serve
@@ -33,6 +34,8 @@ from storage.reserve import keep_reserve
 log = logging.getLogger(__name__)
 
 UNPURGED_BATCH = 500
+PLACING_S = 30.0
+"""Seconds after which the positions of agents follow what they remembered."""
 
 Announce = Callable[[str], None]
 
@@ -86,9 +89,13 @@ async def _serve(services: Services, signals: Signals, announce: Announce) -> No
                 announce(f"peers: {address}")
             await upkeep.start(apply.run, services.erasure)
             url = await edges.start(serve, services)
+            port = services.reloader.current.agent_port.settings()
+            places = await edges.start(agent_port.serve, services, port)
             services.not_ready = None
             services.workspace.write_pid()
             announce(f"http: {url}")
+            for place in places:
+                announce(f"agents: {place}")
             announce(f"ready: node {services.local.node_id.hex()}")
             log.info("ready", extra={"data": {"residents": len(services.memory.residency.graph)}})
             await signals.stop.wait()
@@ -96,6 +103,7 @@ async def _serve(services: Services, signals: Signals, announce: Announce) -> No
             announce("stopping")
             edges.cancel_scope.cancel()
         upkeep.cancel_scope.cancel()
+    await services.snapshots.last_write()
     await _last_reserve(services)
 
 
@@ -106,7 +114,11 @@ def _start_upkeep(nursery: trio.Nursery, services: Services, signals: Signals) -
     nursery.start_soon(partial(every, lambda: 1.0, reserve, name="clock reserve"))
     nursery.start_soon(services.retention.run)
     nursery.start_soon(services.eviction.run)
+    nursery.start_soon(services.snapshots.run)
     nursery.start_soon(partial(every, lambda: 5.0, partial(measure, services), name="gauges"))
+    nursery.start_soon(
+        partial(every, lambda: PLACING_S, services.place_agents, name="positions of agents")
+    )
     nursery.start_soon(_reload_on_signal, services, signals)
     nursery.start_soon(_follow_roster, services)
 

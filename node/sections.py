@@ -27,7 +27,9 @@ from pydantic_core import PydanticCustomError
 
 from erasure.settings import ErasureSettings
 from gossip.settings import RetentionSettings as MeshRetention
+from gossip.transport import parse_address
 from node.embed.settings import EmbeddingSettings, Provider
+from node.port.settings import PortSettings
 from node.units import format_duration, parse_duration, parse_size
 from storage.content import MAX_BYTES, check_text
 from storage.errors import InvalidInput
@@ -159,6 +161,32 @@ def is_loopback(host: str) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback
+
+
+class AgentPortSection(Section):
+    """Where agents reach the node beside its unix socket: `listen` is `host:port`, over TLS."""
+
+    listen: Text | None = None
+    connections: Annotated[int, Field(ge=1, le=4096)] = 256
+
+    @field_validator("listen")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                parse_address(value)
+            except InvalidInput as error:
+                raise ValueError("expected host:port") from error
+        return value
+
+    @property
+    def reachable(self) -> bool:
+        """Whether others than this machine can connect."""
+        return self.listen is not None and not is_loopback(parse_address(self.listen)[0])
+
+    def settings(self) -> PortSettings:
+        """For the agent port."""
+        return PortSettings(listen=self.listen, connections=self.connections)
 
 
 class DatabaseSection(Section):

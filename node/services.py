@@ -14,12 +14,14 @@ import trio
 from erasure.context import ErasureContext
 from gossip.mesh import Mesh
 from node.agents import AgentDirectory
+from node.interests import positions
 from node.memory.context import MemoryContext
 from node.projects import ProjectDesk
 from node.reload import Reloader, ReloadResult
 from node.telemetry.metrics import Metrics
 from node.workers.eviction import Eviction
 from node.workers.retention import Retention
+from node.workers.snapshots import Snapshots
 from node.workspace import Workspace
 from storage.access import LiveAccess
 from storage.island import Island
@@ -48,6 +50,7 @@ class Services:
     metrics: Metrics
     retention: Retention
     eviction: Eviction
+    snapshots: Snapshots
     last_life: LastLife
     started_at: datetime
     roster_due: trio.Event = field(default_factory=trio.Event)
@@ -75,3 +78,14 @@ class Services:
     async def sweep(self) -> dict[str, object]:
         """All steps of retention, now."""
         return await self.retention.sweep()
+
+    async def place_agents(self) -> None:
+        """Let the desk know where the local agents stand and what they may read."""
+        found = await positions(
+            self.db,
+            self.local,
+            self.memory.embedder.model_id,
+            self.agents.all(),
+            self.erasure.settings.k_min,
+        )
+        self.memory.desk.place(found)

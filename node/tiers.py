@@ -10,8 +10,10 @@ from erasure.tiers import MemoryTier, Probe, Target, TierRegistry
 from gossip.relay import RelayCache
 from node.agents import AgentDirectory
 from node.memory.residency import Residency
+from node.workers.snapshots import Snapshots
 from node.workspace import Workspace
 from storage import memories
+from storage.hot.snapshot import SnapshotFailed
 from storage.keyring import KeyStore
 from storage.model import MemoryId, Scope, ScopeKind
 from storage.pool import Database
@@ -24,8 +26,9 @@ def build_tiers(
     workspace: Workspace,
     keys: KeyStore,
     agents: AgentDirectory,
+    snapshots: Snapshots,
 ) -> TierRegistry:
-    """The hot graph, the relay cache and the files of agents; and the read paths to probe."""
+    """The hot graph, its file, the relay cache, files of agents; and the read paths to probe."""
 
     async def by_id(ids: Collection[MemoryId]) -> int:
         return len(await db.read(memories.by_ids, list(ids)))
@@ -38,7 +41,7 @@ def build_tiers(
 
     return TierRegistry(
         graph=residency.graph,
-        memory=(_relayed(relay), _agent_files(workspace, keys, agents)),
+        memory=(_relayed(relay), _snapshot(snapshots), _agent_files(workspace, keys, agents)),
         probes=(
             Probe("fetch by id", by_id),
             Probe("hot graph", resident),
@@ -69,6 +72,41 @@ def _relayed(relay: RelayCache) -> MemoryTier:
 
     return MemoryTier(
         "mem.gossip", named, remove, lambda target: len(named(target)), level="L1", how="drain"
+    )
+
+
+def _snapshot(snapshots: Snapshots) -> MemoryTier:
+    """Files of the hot graph: a new one without the target takes the place of all that hold it.
+
+    Erasing without room for a new file unlinks the old ones: the next start is slower.
+    """
+    folder = snapshots.folder
+
+    def holding(target: Target) -> list[str]:
+        ids = frozenset(target.ids)
+        scope = target.scope.id if target.scope is not None and target.all_of_scope else None
+        return folder.holders_of(
+            lambda memory, agent, project: memory in ids or scope in (agent, project)
+        )
+
+    def remove(target: Target, names: Collection[str]) -> int:
+        held = {*names, *holding(target)}
+        if not held:
+            return 0
+        try:
+            snapshots.write_now()
+        except SnapshotFailed:
+            folder.remove(sorted(held))
+        folder.remove(holding(target))
+        return len(held)
+
+    return MemoryTier(
+        "file.snapshot",
+        holding,
+        remove,
+        lambda target: len(holding(target)),
+        level="L2",
+        how="rewrite",
     )
 
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from storage.model import AgentId, Hlc, Holder, MemoryId, NodeId, ProjectId
+from storage import memories
+from storage.model import (
+    AgentId,
+    Hlc,
+    Holder,
+    Memory,
+    MemoryId,
+    NodeId,
+    ProjectId,
+    Reader,
+)
 from storage.pool import Tx
 from storage.queries import load
 
@@ -29,10 +39,13 @@ async def record(
     """Append a delivery row; its number, or None when the same intent stands already.
 
     A row for an agent takes its number under a lock of that agent which is held to commit, so
-    that a subscriber who resumes behind a number misses nothing.
+    that a subscriber who resumes behind a number misses nothing; a memory is handed to an agent
+    once, and None comes back for a second time.
     """
     if to_agent:
-        await tx.execute(SQL.lock_recipient, recipient=recipient)
+        await lock_agent(tx, recipient)
+        if await tx.fetchval(SQL.was_handed, memory_id=memory_id, recipient=recipient):
+            return None
     seq = await tx.fetchval(
         SQL.insert_delivery,
         diff_id=diff_id,
@@ -55,10 +68,30 @@ async def project_of(tx: Tx, diff_id: bytes, peer: NodeId) -> ProjectId | None:
     return bytes(found) if found is not None else None
 
 
-async def to_agent(tx: Tx, agent_id: AgentId, after: int, limit: int) -> list[tuple[int, MemoryId]]:
-    """(number, memory) of what was handed to an agent behind `after`."""
-    rows = await tx.fetch(SQL.to_agent, recipient=agent_id, after=after, limit=limit)
-    return [(row["seq"], row["memory_id"]) for row in rows]
+async def lock_agent(tx: Tx, agent_id: AgentId) -> None:
+    """Let nobody else write deliveries to an agent until the commit."""
+    await tx.execute(SQL.lock_recipient, recipient=agent_id)
+
+
+async def last_to_agent(tx: Tx, agent_id: AgentId) -> int:
+    """The number of the newest delivery to an agent, 0 before the first."""
+    return int(await tx.fetchval(SQL.last_to_agent, recipient=agent_id))
+
+
+async def handed(
+    tx: Tx, agent_id: AgentId, reader: Reader, now: datetime, *, after: int, limit: int
+) -> list[tuple[int, Memory | None]]:
+    """Numbers behind `after` with the memories handed over; None for one not to be seen now."""
+    rows = await tx.fetch(
+        SQL.handed,
+        recipient=agent_id,
+        after=after,
+        limit=limit,
+        **memories.seen_by(reader, now, False),
+    )
+    return [
+        (row["seq"], memories.from_row(row) if row["id"] is not None else None) for row in rows
+    ]
 
 
 async def hold(

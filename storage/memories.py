@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from storage.content import bigrams, full_text_part
 from storage.errors import NotFound
+from storage.filters import NO_FILTERS, Filters, arguments, to_ms
 from storage.model import (
     AgentId,
     Memory,
@@ -88,14 +89,14 @@ def resident(memory: Memory, node_id: NodeId) -> Resident:
         project_id=memory.project_id,
         visibility=memory.visibility,
         content=memory.content,
-        created_ms=int(memory.created_at.timestamp() * 1000),
+        created_ms=to_ms(memory.created_at),
         scope_label=memory.scope_label,
         type=memory.type,
         tags=memory.tags,
         who=memory.who,
         importance=memory.importance,
         pinned=memory.pinned,
-        expires_ms=int(memory.expires_at.timestamp() * 1000) if memory.expires_at else None,
+        expires_ms=to_ms(memory.expires_at) if memory.expires_at else None,
         superseded=memory.superseded_by is not None,
         foreign=memory.origin_node != node_id,
     )
@@ -230,7 +231,7 @@ async def search_words(
     limit: int,
     cap: int,
     total: int,
-    agent_id: AgentId | None,
+    filters: Filters = NO_FILTERS,
     superseded: bool,
 ) -> list[Found]:
     """Visible rows by words and by character pairs of unspaced scripts, best first.
@@ -248,8 +249,8 @@ async def search_words(
         model=model,
         cap=cap,
         total=total,
-        agent_id=agent_id,
         limit=limit,
+        **arguments(filters),
         **seen_by(reader, now, superseded),
     )
     return [Found(from_row(row), _cosine(row["score"]), float(row["rank"])) for row in rows]
@@ -263,7 +264,7 @@ async def search_vectors(
     now: datetime,
     *,
     limit: int,
-    agent_id: AgentId | None,
+    filters: Filters = NO_FILTERS,
     superseded: bool,
 ) -> list[Found]:
     """Exact nearest visible rows, for unit vectors."""
@@ -272,8 +273,8 @@ async def search_vectors(
         SQL.search_vectors,
         vector=vector,
         model=model,
-        agent_id=agent_id,
         limit=limit,
+        **arguments(filters),
         **seen_by(reader, now, superseded),
     )
     return [Found(from_row(row), _cosine(row["score"])) for row in rows]

@@ -160,7 +160,9 @@ def status(as_json: bool, path: str | None, url: str | None, token: str | None) 
         return
     mesh = told.pop("mesh")
     cold = "yes, older memories only in the database" if told.pop("cold") else "no"
-    facts([*told.items(), ("cold", cold), *((f"mesh {key}", mesh[key]) for key in mesh)])
+    hot = told.pop("hot", {})
+    graph = [(key.replace("_", " "), value) for key, value in hot.items()]
+    facts([*told.items(), ("cold", cold), *graph, *((f"mesh {key}", mesh[key]) for key in mesh)])
 
 
 @click.group(cls=Verbs)

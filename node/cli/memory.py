@@ -89,6 +89,18 @@ def _standard_input() -> str:
 @click.option("--superseded", is_flag=True, help="Also what newer memories replaced.")
 @click.option("--fast", is_flag=True, help="Resident memories by meaning alone, no database.")
 @click.option("--explain", is_flag=True, help="Show what each score is made of.")
+@click.option("--project", "projects", multiple=True, metavar="NAME", help="Of this project.")
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(["cell", "l1", "l2", "beacon"]))
+@click.option("--type", "types", multiple=True, metavar="TYPE", help="Of this type.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="With all of these tags.")
+@click.option("--who", "whos", multiple=True, metavar="WHO", help="Said by this one.")
+@click.option("--since", metavar="TIME", help="Not older, as 2026-08-01T12:00:00Z.")
+@click.option("--until", metavar="TIME", help="Older than this.")
+@click.option("--importance-min", type=click.FloatRange(0, 1), metavar="0..1")
+@click.option("--pinned/--not-pinned", default=None, help="Only pinned ones, or only others.")
+@click.option("--visibility", type=click.Choice(["global", "private"]))
+@click.option("--scope", metavar="LABEL", help="With this scope label.")
+@click.option("--deadline", type=click.IntRange(1, 60_000), metavar="MS", help="Answer by then.")
 @json_option
 @reaching
 def recall(
@@ -99,6 +111,18 @@ def recall(
     superseded: bool,
     fast: bool,
     explain: bool,
+    projects: tuple[str, ...],
+    kinds: tuple[str, ...],
+    types: tuple[str, ...],
+    tags: tuple[str, ...],
+    whos: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    importance_min: float | None,
+    pinned: bool | None,
+    visibility: str | None,
+    scope: str | None,
+    deadline: int | None,
     as_json: bool,
     path: str | None,
     url: str | None,
@@ -110,8 +134,23 @@ def recall(
     Examples:
       mnemesh recall "when do we deploy?"
       mnemesh recall "deploy" --agent bob --limit 3 --explain
+      mnemesh recall "deploy" --tag ops --since 2026-08-01T00:00:00Z
       mnemesh recall "deploy" --json | jq -r '.results[].content'
     """
+    filters = {
+        "project": list(projects),
+        "kind": list(kinds),
+        "type": list(types),
+        "tags": list(tags),
+        "who": list(whos),
+        "since": since,
+        "until": until,
+        "importance_min": importance_min,
+        "pinned": pinned,
+        "visibility": visibility,
+        "scope": scope,
+    }
+    asked = {name: value for name, value in filters.items() if value not in (None, [])}
     answer = open_node(path, url, token).post(
         "/api/memory/recall",
         {
@@ -121,6 +160,9 @@ def recall(
             "limit": limit,
             "include_superseded": superseded or None,
             "fast": fast or None,
+            "explain": explain or None,
+            "deadline_ms": deadline,
+            "filters": asked or None,
         },
     )
     if as_json:

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from node.http import admin, agents, erasures, health, memory, problems, transfer
+from node.http import admin, agents, audits, erasures, health, memory, problems, transfer, watch
 from node.http.auth import AUTHENTICATED, Authority
 from node.http.guard import Guard
 from node.http.routing import Call, Reply, Route, Routes, describe, endpoint
@@ -35,7 +35,7 @@ async def docs(call: Call, given: Nothing) -> Reply:
     return Reply(raw=health.page(schema()).encode("utf-8"), media_type="text/html; charset=utf-8")
 
 
-PARTS: Final = (health, transfer, memory, agents, admin, erasures)
+PARTS: Final = (health, transfer, watch, memory, agents, admin, audits, erasures)
 ROUTES: Final[tuple[Route[Any], ...]] = (
     *(route for part in PARTS for route in part.routes.all),
     *description.all,

@@ -91,6 +91,7 @@ async def status(call: Call, given: Nothing) -> Reply:
             "resident": graph.resident,
             "ceiling": graph.ceiling,
             "cold": services.memory.residency.has_cold,
+            "hot": services.snapshots.status(),
             "agents": [agent.name for agent in services.agents.all()],
             "projects": sorted(
                 project.name for project in services.access.current.projects.values()

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from node.asking import agent_named, named_filters
 from node.http.problems import body_of, status_of
 from node.http.routing import Call, Reply, Routes
 from node.http.shapes import (
     AgentQuery,
     BatchBody,
+    FilterFields,
     IdsBody,
     OneIdBody,
     PageQuery,
@@ -34,6 +36,7 @@ from node.memory import reading
 from node.memory.recall import Question, recall
 from node.memory.remember import MAX_BATCH, Draft, Remembered, remember, remember_batch
 from storage.errors import ContentTooLarge, InvalidInput, MnemeshError
+from storage.filters import Filters
 from storage.model import AgentId, MemoryId, Visibility, id_text, parse_id
 
 routes = Routes()
@@ -135,16 +138,18 @@ def draft(call: Call, given: RememberBody) -> Draft:
 )
 async def recall_for(call: Call, given: RecallBody) -> Reply:
     """Answer a question from memory."""
+    fields = parse(FilterFields, given.filters, kind="filter")
     question = Question(
         query=given.query,
         agent=call.agent(given.agent_id),
         limit=given.limit,
-        about=_about(call, given.about),
+        filters=_filters(call, fields, given.about, given.project, given.scope),
         superseded=given.include_superseded,
         fast=given.fast,
         vector=None if given.vector is None else np.asarray(given.vector, np.float32),
+        deadline_s=_seconds(given.deadline_ms),
     )
-    return await _answered(call, question)
+    return await _answered(call, question, given.explain)
 
 
 @routes.add(
@@ -156,11 +161,12 @@ async def search(call: Call, given: SearchQuery) -> Reply:
         query=given.q,
         agent=call.agent(given.agent_id),
         limit=given.limit,
-        about=_about(call, given.about),
+        filters=_filters(call, given, given.about),
         superseded=given.include_superseded,
         fast=given.fast,
+        deadline_s=_seconds(given.deadline_ms),
     )
-    return await _answered(call, question)
+    return await _answered(call, question, given.explain)
 
 
 @routes.add("POST", "/api/memory/delete", need=Permission.FORGET, shape=IdsBody, use_case="delete")
@@ -246,10 +252,47 @@ async def page(call: Call, given: PageQuery) -> Reply:
     return Reply(body)
 
 
-async def _answered(call: Call, question: Question) -> Reply:
+async def _answered(call: Call, question: Question, explain: bool) -> Reply:
     answer = await recall(call.services.memory, question)
     call.services.metrics.memory.recall_hits.observe(len(answer.hits))
-    return Reply(answer_view(call.services, answer, question.limit))
+    return Reply(answer_view(call.services, answer, question.limit, explain=explain))
+
+
+def _filters(
+    call: Call,
+    fields: FilterFields,
+    about: str | None,
+    project: str | None = None,
+    scope: str | None = None,
+) -> Filters:
+    """The filters of a question; `about`, `project` and `scope` may also stand beside them."""
+    for name, beside, inside in (
+        ("about", about, fields.agent),
+        ("project", project, fields.project),
+        ("scope", scope, fields.scope),
+    ):
+        if beside is not None and inside:
+            raise InvalidInput(f"{name} is given twice")
+    return named_filters(
+        call.services,
+        call.who,
+        agent=fields.agent if about is None else (about,),
+        project=fields.project if project is None else (project,),
+        kind=fields.kind,
+        type=fields.type,
+        tags=fields.tags,
+        who=fields.who,
+        since=fields.since,
+        until=fields.until,
+        importance_min=fields.importance_min,
+        pinned=fields.pinned,
+        visibility=fields.visibility,
+        scope=fields.scope if scope is None else scope,
+    )
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
 
 
 def _item(raw: object, defaults: dict[str, str | None]) -> RememberBody:
@@ -271,12 +314,7 @@ def _expiry(call: Call, given: RememberBody) -> datetime | None:
 
 
 def _about(call: Call, given: str | None) -> AgentId | None:
-    if given is None:
-        return None
-    for agent in call.services.agents.all():
-        if agent.name == given:
-            return agent.id
-    return parse_id(given, "about")
+    return None if given is None else agent_named(call.services.agents, given, "about")
 
 
 def _ids(call: Call, given: IdsBody) -> list[MemoryId]:

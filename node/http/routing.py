@@ -197,7 +197,7 @@ async def _answer(
     )
     if not route.bridged:
         return await _respond(await route.handler(call, given), services.island)
-    with _counted(services, route.use_case):
+    with counted(services, route.use_case):
         reply: Reply = await until_gone(
             request.receive, services.island.to_trio(route.handler, call, given)
         )
@@ -205,7 +205,8 @@ async def _answer(
 
 
 @contextmanager
-def _counted(services: Services, use_case: str | None) -> Iterator[None]:
+def counted(services: Services, use_case: str | None) -> Iterator[None]:
+    """Count and time a use case by its result."""
     if use_case is None:
         yield
         return

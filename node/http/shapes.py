@@ -21,6 +21,7 @@ from storage.model import MemoryId
 
 MAX_NAME: Final = 256
 MAX_SHOWN: Final = 64
+MAX_VALUES: Final = 32
 EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 MAX_TTL_S: Final = 100 * 365 * 86_400
@@ -88,6 +89,28 @@ def _flag(value: object) -> object:
     )
 
 
+def _several(value: object) -> object:
+    """One value, several with commas between them, or a list."""
+    found = _tags(value)
+    if isinstance(found, tuple) and len(found) > MAX_VALUES:
+        raise said(f"has more than {MAX_VALUES} values")
+    return found
+
+
+def _number(value: object) -> object:
+    if not isinstance(value, str):
+        return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    try:
+        return float(value) if len(value) <= 32 else value
+    except ValueError:
+        return value
+
+
+def whole(value: object) -> object:
+    """A number written in a query string as a number; anything else as it is."""
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+
+
 def limited(default: int, low: int, high: int) -> Any:
     """A whole number: what cannot be read counts as `default`, the rest moves into the bounds."""
 
@@ -109,7 +132,13 @@ Moment: TypeAlias = Annotated[datetime | None, BeforeValidator(_moment)]
 Ttl: TypeAlias = Annotated[int | None, BeforeValidator(_ttl)]
 Tags: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_tags)]
 Flag: TypeAlias = Annotated[bool, BeforeValidator(_flag)]
+MaybeFlag: TypeAlias = Annotated[bool | None, BeforeValidator(_flag)]
+Number: TypeAlias = Annotated[Annotated[float, Field(ge=0, le=1)] | None, BeforeValidator(_number)]
+Patience: TypeAlias = Annotated[
+    Annotated[int, Field(ge=1, le=60_000)] | None, BeforeValidator(whole)
+]
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+Several: TypeAlias = Annotated[tuple[Name, ...], BeforeValidator(_several)]
 IdText: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
 Vector: TypeAlias = Annotated[list[float], Field(min_length=1, max_length=8192)]
 
@@ -144,20 +173,42 @@ class BatchBody(Shape):
     project: Name | None = None
 
 
+class FilterFields(Shape):
+    """What hits must be like; lists may be comma-separated text. See `storage/filters.py`."""
+
+    agent: Several = ()
+    project: Several = ()
+    kind: Several = ()
+    type: Several = ()
+    tags: Several = ()
+    who: Several = ()
+    since: Moment = None
+    until: Moment = None
+    importance_min: Number = None
+    pinned: MaybeFlag = None
+    visibility: Literal["global", "private"] | None = None
+    scope: Name | None = None
+
+
 class RecallBody(Shape):
-    """A question."""
+    """A question. `filters` is closed too, and named apart so that its faults say so."""
 
     query: str = ""
     agent_id: Name | None = None
     about: Name | None = None
+    project: Name | None = None
+    scope: Name | None = None
     limit: limited(10, 1, 50) = 10  # type: ignore[valid-type]
     include_superseded: bool = False
     fast: bool = False
+    explain: bool = False
+    deadline_ms: Patience = None
+    filters: dict[str, Any] = {}
     vector: Vector | None = None
 
 
-class SearchQuery(Shape):
-    """The same question in a query string."""
+class SearchQuery(FilterFields):
+    """The same question in a query string, with its filters beside it."""
 
     q: str
     agent_id: Name | None = None
@@ -165,6 +216,8 @@ class SearchQuery(Shape):
     limit: limited(10, 1, 50) = 10  # type: ignore[valid-type]
     include_superseded: Flag = False
     fast: Flag = False
+    explain: Flag = False
+    deadline_ms: Patience = None
 
 
 class IdsBody(Shape):

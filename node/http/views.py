@@ -121,10 +121,25 @@ def hit_view(services: Services, hit: RecallHit) -> dict[str, Any]:
     }
 
 
-def answer_view(services: Services, answer: Answer, limit: int) -> dict[str, Any]:
-    """The reply to a question."""
+def explanation(services: Services, hit: RecallHit) -> dict[str, Any]:
+    """What a score is made of: each channel's own score, its weight, and their product."""
+    alpha = services.memory.settings.alpha
     return {
-        "results": [hit_view(services, hit) for hit in answer.hits],
+        name: {"score": round(own, 6), "weight": round(weight, 6), "part": round(own * weight, 6)}
+        for name, own, weight in (("meaning", hit.cosine, alpha), ("words", hit.words, 1 - alpha))
+    }
+
+
+def answer_view(
+    services: Services, answer: Answer, limit: int, *, explain: bool = False
+) -> dict[str, Any]:
+    """The reply to a question."""
+    results = [hit_view(services, hit) for hit in answer.hits]
+    if explain:
+        for shown, hit in zip(results, answer.hits, strict=True):
+            shown["explain"] = explanation(services, hit)
+    return {
+        "results": results,
         "limit": limit,
         "meta": {
             "degraded": list(answer.degraded),

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from node.agents import AgentDirectory
 from node.embed.base import Embedder
+from node.memory.handing import HandingDesk
 from node.memory.residency import Residency
 from node.memory.settings import MemorySettings
 from storage.access import LiveAccess
@@ -21,7 +22,8 @@ class MemoryContext:
     """Dependencies of the use cases; `settings` is replaced whole by a reload.
 
     `walk_energy` gives the energy in milli-units that an announcement about a vector in a
-    project starts with, and `announced` wakes the mesh after a commit.
+    project starts with, and `announced` wakes the mesh after a commit. `desk` hands memories to
+    the agents of this node.
     """
 
     node: LocalNode
@@ -33,6 +35,7 @@ class MemoryContext:
     settings: MemorySettings
     walk_energy: Callable[[ProjectId, bytes], int]
     announced: Callable[[], None]
+    desk: HandingDesk
 
     def now(self) -> datetime:
         """The wall clock, aware, UTC."""

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import trio
 from numpy.typing import NDArray
 
 from node.memory.context import MemoryContext
+from node.memory.nearest import Search, nearest, nearest_filtered
 from node.memory.ranking import Source, fuse, terms
 from storage import memories
 from storage.content import check_text
 from storage.errors import InvalidInput, MnemeshError
+from storage.filters import NO_FILTERS, Filters
 from storage.hot.reports import Hit
 from storage.memories import Found
-from storage.model import AgentId, AgentProfile, MemoryId, MemoryKind, Reader, Resident
-from storage.pool import Tx
-from storage.visibility import visible
+from storage.model import AgentProfile, MemoryId, Resident
 
 MAX_LIMIT = 50
 MAX_QUERY = 16 * 1024
@@ -28,15 +28,19 @@ OVERFETCH = 3
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What an agent asks. `fast` answers from residents alone and touches no database."""
+    """What an agent asks. `fast` answers from residents alone and touches no database.
+
+    `deadline_s` shortens the time that the searches of rows may take.
+    """
 
     query: str
     agent: AgentProfile
     limit: int = 10
-    about: AgentId | None = None
+    filters: Filters = NO_FILTERS
     superseded: bool = False
     fast: bool = False
     vector: NDArray[np.float32] | None = None
+    deadline_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +63,12 @@ class Answer:
     degraded: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
+@dataclass(slots=True)
+class _Found:
+    hot: Sequence[Hit] = ()
     cold: Sequence[Found] = ()
     words: Sequence[Found] = ()
+    degraded: list[str] = field(default_factory=list)
 
 
 async def recall(context: MemoryContext, question: Question) -> Answer:
@@ -72,6 +78,83 @@ async def recall(context: MemoryContext, question: Question) -> Answer:
     while they search is left out. Hits that were cold become resident. Raises InvalidInput, and
     what the embedder raises.
     """
+    if question.fast:
+        answer = (await recall_fast(context, [question]))[0]
+        if isinstance(answer, MnemeshError):
+            raise answer
+        return answer
+    query = _checked(question)
+    vector = await _vector(context, query, question.vector)
+    search = Search(
+        vector,
+        _wanted(context, question),
+        context.agents.reader(question.agent),
+        question.filters,
+        question.superseded,
+    )
+    patience = context.settings.recall_deadline_s
+    if question.deadline_s is not None:
+        patience = min(patience, question.deadline_s)
+    found = await _side_by_side(context, search, query, patience)
+    hits = _staying(context, _fused(context, question, found))
+    cold = [hit.memory.id for hit in hits if hit.tier == "cold"]
+    if cold:
+        await context.residency.warm(context.db, cold, patience)
+    context.residency.touch([hit.memory.id for hit in hits], int(context.now().timestamp() * 1000))
+    return Answer(hits, tuple(found.degraded))
+
+
+async def recall_fast(
+    context: MemoryContext, questions: Sequence[Question]
+) -> list[Answer | MnemeshError]:
+    """Answers from residents alone, by meaning, for all questions that came together.
+
+    Embeds all their texts in one call and searches them in one; a bad question is an error in its
+    place. Raises what the embedder raises.
+    """
+    texts: dict[int, str] = {}
+    vectors: dict[int, NDArray[np.float32]] = {}
+    answers: dict[int, Answer | MnemeshError] = {}
+    for position, question in enumerate(questions):
+        try:
+            query = _checked(question)
+            if question.vector is None:
+                texts[position] = query
+            else:
+                vectors[position] = _given(context, question.vector)
+        except InvalidInput as error:
+            answers[position] = error
+    if texts:
+        made = await context.embedder.embed(list(texts.values()))
+        vectors.update(zip(texts, made, strict=True))
+    asked = sorted(vectors)
+    searches = [
+        Search(
+            vectors[position],
+            questions[position].limit,
+            context.agents.reader(questions[position].agent),
+            questions[position].filters,
+            questions[position].superseded,
+        )
+        for position in asked
+    ]
+    plain = [at for at, search in enumerate(searches) if not search.filters.beyond_agents]
+    hits = dict(zip(plain, nearest(context, [searches[at] for at in plain]), strict=True))
+    for at, search in enumerate(searches):
+        if at not in hits:
+            hits[at] = await nearest_filtered(context, search)
+    recalled: list[MemoryId] = []
+    lacking = ("hot: being filled",) if context.residency.degraded else ()
+    for at, position in enumerate(asked):
+        answer = Answer(_staying(context, _by_meaning(context, hits[at])), lacking)
+        recalled += [hit.memory.id for hit in answer.hits]
+        answers[position] = answer
+    if recalled:
+        context.residency.touch(recalled, int(context.now().timestamp() * 1000))
+    return [answers[position] for position in range(len(questions))]
+
+
+def _checked(question: Question) -> str:
     query = check_text(question.query, "query").strip()
     if not query and question.vector is None:
         raise InvalidInput("query is required")
@@ -79,131 +162,144 @@ async def recall(context: MemoryContext, question: Question) -> Answer:
         raise InvalidInput(f"query is longer than {MAX_QUERY} characters")
     if not 1 <= question.limit <= MAX_LIMIT:
         raise InvalidInput(f"limit must be between 1 and {MAX_LIMIT}")
-    vector = await _vector(context, query, question.vector)
-    reader = context.agents.reader(question.agent)
-    hot = _residents(context, question, reader, vector)
-    rows = _Rows()
-    degraded: list[str] = []
-    if not question.fast:
-        rows, degraded = await _rows(context, question, reader, query, vector)
-    answer = tuple(
-        hit
-        for hit in _fused(context, question, hot, rows)
-        if not context.residency.has_left(hit.memory.id)
-    )
-    cold = [hit.memory.id for hit in answer if hit.tier == "cold"]
-    if cold:
-        await context.residency.warm(context.db, cold, context.settings.recall_deadline_s)
-    context.residency.touch(
-        [hit.memory.id for hit in answer], int(context.now().timestamp() * 1000)
-    )
-    return Answer(answer, tuple(degraded))
+    return query
+
+
+def _wanted(context: MemoryContext, question: Question) -> int:
+    return max(question.limit, context.settings.top_k) * OVERFETCH
+
+
+def _staying(context: MemoryContext, hits: Iterable[RecallHit]) -> tuple[RecallHit, ...]:
+    """Without what was deleted since the searches read it."""
+    return tuple(hit for hit in hits if not context.residency.has_left(hit.memory.id))
+
+
+def _by_meaning(context: MemoryContext, hits: Sequence[Hit]) -> Iterator[RecallHit]:
+    """What `fuse` makes of cosines alone; the hits come in order."""
+    alpha, least = context.settings.alpha, context.settings.min_score
+    for hit in hits:
+        cosine = max(hit.score, 0.0)
+        if alpha * cosine >= least:
+            yield RecallHit(hit.resident, alpha * cosine, Source.VECTOR, "hot", cosine, 0.0)
 
 
 async def _vector(
     context: MemoryContext, query: str, given: NDArray[np.float32] | None
 ) -> NDArray[np.float32]:
-    if given is None:
-        made: NDArray[np.float32] = (await context.embedder.embed([query]))[0]
-        return made
+    if given is not None:
+        return _given(context, given)
+    made: NDArray[np.float32] = (await context.embedder.embed([query]))[0]
+    return made
+
+
+def _given(context: MemoryContext, given: NDArray[np.float32]) -> NDArray[np.float32]:
+    """A vector of the caller's own, made a unit one."""
     vector = np.asarray(given, dtype=np.float32)
     if vector.shape != (context.embedder.dimension,):
         raise InvalidInput(
             f"vector has {vector.size} numbers, model {context.embedder.model_id} "
             f"has {context.embedder.dimension}"
         )
-    norm = float(np.linalg.norm(vector)) if np.isfinite(vector).all() else 0.0
+    norm = float(np.sqrt(vector @ vector))
     if not math.isfinite(norm) or norm < 1e-6:
         raise InvalidInput("vector must be finite and not zero")
     return vector / np.float32(norm)
 
 
-def _residents(
-    context: MemoryContext, question: Question, reader: Reader, vector: NDArray[np.float32]
-) -> list[Hit]:
-    now_ms = int(context.now().timestamp() * 1000)
+async def _side_by_side(
+    context: MemoryContext, search: Search, query: str, patience: float
+) -> _Found:
+    """Residents, cold rows and words at the same time; what is late or fails is named."""
+    found = _Found()
+    words, pairs = terms(query)
 
-    def accept(memory: Resident) -> bool:
-        return memory.kind is not MemoryKind.AGENT and visible(
-            memory, reader, now_ms, superseded=question.superseded
+    async def residents() -> None:
+        found.hot = await nearest_filtered(context, search)
+
+    async def cold() -> None:
+        found.cold = await context.db.read(
+            memories.search_vectors,
+            search.vector,
+            context.embedder.model_id,
+            search.reader,
+            context.now(),
+            limit=search.wanted,
+            filters=search.filters,
+            superseded=search.superseded,
         )
 
-    agents = frozenset([question.about]) if question.about else None
-    wanted = max(question.limit, context.settings.top_k) * OVERFETCH
-    return context.residency.graph.search(vector, wanted, agents=agents, accept=accept)
+    async def by_words() -> None:
+        found.words = await context.db.read(
+            memories.search_words,
+            words,
+            pairs,
+            search.vector,
+            context.embedder.model_id,
+            search.reader,
+            context.now(),
+            limit=search.wanted,
+            cap=context.settings.word_candidates,
+            total=max(len(context.residency.graph), context.settings.word_candidates),
+            filters=search.filters,
+            superseded=search.superseded,
+        )
 
+    parts: dict[str, Callable[[], Awaitable[None]]] = {"hot": residents}
+    if words or pairs:
+        parts["text"] = by_words
+    if context.residency.has_cold:
+        parts["cold"] = cold
+    reasons = dict.fromkeys(parts, "deadline")
 
-async def _rows(
-    context: MemoryContext,
-    question: Question,
-    reader: Reader,
-    query: str,
-    vector: NDArray[np.float32],
-) -> tuple[_Rows, list[str]]:
-    names = ["text", "cold"] if context.residency.has_cold else ["text"]
-    rows: _Rows | None = None
-    failure: MnemeshError | None = None
-    with trio.move_on_after(context.settings.recall_deadline_s):
+    async def run(name: str) -> None:
         try:
-            rows = await context.db.read(_search, context, question, reader, query, vector)
+            await parts[name]()
         except MnemeshError as error:
             if not error.retryable:
                 raise
-            failure = error
-    if rows is None:
-        return _Rows(), [f"{name}: {failure.code if failure else 'deadline'}" for name in names]
-    return rows, []
+            reasons[name] = error.code
+        else:
+            del reasons[name]
+
+    with trio.move_on_after(patience):
+        if not search.filters.beyond_agents:
+            await run("hot")
+            parts.pop("hot")
+        await _together(run, parts)
+    found.degraded = [f"{name}: {reason}" for name, reason in reasons.items()]
+    return found
 
 
-async def _search(
-    tx: Tx,
-    context: MemoryContext,
-    question: Question,
-    reader: Reader,
-    query: str,
-    vector: NDArray[np.float32],
-) -> _Rows:
-    now = context.now()
-    limit = max(question.limit, context.settings.top_k) * OVERFETCH
-    cold: Sequence[Found] = ()
-    if context.residency.has_cold:
-        cold = await memories.search_vectors(
-            tx,
-            vector,
-            context.embedder.model_id,
-            reader,
-            now,
-            limit=limit,
-            agent_id=question.about,
-            superseded=question.superseded,
-        )
-    words, pairs = terms(query)
-    by_words: Sequence[Found] = ()
-    if words or pairs:
-        by_words = await memories.search_words(
-            tx,
-            words,
-            pairs,
-            vector,
-            context.embedder.model_id,
-            reader,
-            now,
-            limit=limit,
-            cap=context.settings.word_candidates,
-            total=max(len(context.residency.graph), context.settings.word_candidates),
-            agent_id=question.about,
-            superseded=question.superseded,
-        )
-    return _Rows(cold, by_words)
+async def _together(run: Callable[[str], Awaitable[None]], names: Iterable[str]) -> None:
+    """Run all; a refusal leaves as itself, not wrapped in a group."""
+    refusal: MnemeshError | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(run, name)
+    except BaseExceptionGroup as group:
+        known, unknown = group.split(MnemeshError)
+        if known is None or unknown is not None:
+            raise
+        refusal = _first(known)
+    if refusal is not None:
+        raise refusal
+
+
+def _first(group: BaseExceptionGroup[MnemeshError]) -> MnemeshError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, MnemeshError)
+    return error
 
 
 def _fused(
     context: MemoryContext,
     question: Question,
-    hot: Sequence[Hit],
-    rows: _Rows,
+    rows: _Found,
 ) -> tuple[RecallHit, ...]:
-    nearest = [(hit.resident.id, hit.score) for hit in hot]
+    nearest = [(hit.resident.id, hit.score) for hit in rows.hot]
     nearest += [(found.memory.id, found.cosine or 0.0) for found in rows.cold]
     known: dict[MemoryId, tuple[Resident, str]] = {}
     for found in (*rows.cold, *rows.words):
@@ -212,7 +308,7 @@ def _fused(
             memories.resident(found.memory, context.node.node_id),
             tier,
         )
-    for hit in hot:
+    for hit in rows.hot:
         known[hit.resident.id] = (hit.resident, "hot")
     fused = fuse(
         nearest,

@@ -18,6 +18,7 @@ from gossip import announcing
 from gossip.affinity import quantise_wire
 from gossip.announcing import WIRE_DTYPE
 from node.memory.context import MemoryContext
+from node.memory.handing import Announced
 from node.memory.hiding import hide_expired
 from storage import diffs, history, memories
 from storage.content import NormalContent, check_text, normalize
@@ -99,7 +100,9 @@ async def remember_batch(
     results: list[Remembered | MnemeshError | None] = [None] * len(drafts)
     ready = await _prepare(context, drafts, results)
     try:
-        stored, hidden = await context.db.transact(_store_all, context, list(ready.values()))
+        stored, hidden, handed = await context.db.transact(
+            _store_all, context, list(ready.values())
+        )
     except CommitUnknown:
         context.residency.has_cold = True
         raise
@@ -113,6 +116,7 @@ async def remember_batch(
     await context.residency.add(fresh)
     if any(memory.announced_at for memory, _ in fresh):
         context.announced()
+    context.desk.told(handed)
     return [result for result in results if result is not None]
 
 
@@ -187,11 +191,12 @@ def _unit(context: MemoryContext, draft: Draft) -> NDArray[np.float32]:
 
 async def _store_all(
     tx: Tx, context: MemoryContext, batch: Sequence[_Ready]
-) -> tuple[list[Remembered | MnemeshError], list[MemoryId]]:
-    """What became of each draft, and the expired memories that made room."""
+) -> tuple[list[Remembered | MnemeshError], list[MemoryId], set[AgentId]]:
+    """What became of each draft, the expired memories that made room, and whom it was handed."""
     epochs: dict[tuple[AgentId, ProjectId | None], Epochs | ScopeErased] = {}
     outcomes: dict[int, Remembered | MnemeshError] = {}
     hidden: list[MemoryId] = []
+    announced: list[Announced] = []
     # In the order of their hashes, so that two batches with the same texts cannot deadlock.
     for position in sorted(range(len(batch)), key=lambda at: batch[at].content.content_hash):
         item = batch[position]
@@ -205,12 +210,18 @@ async def _store_all(
         if isinstance(epoch, ScopeErased):
             outcomes[position] = epoch
         else:
-            outcomes[position] = await _store(tx, context, item, epoch, hidden)
-    return [outcomes[position] for position in range(len(batch))], hidden
+            outcomes[position] = await _store(tx, context, item, epoch, hidden, announced)
+    handed = await context.desk.hand(tx, announced)
+    return [outcomes[position] for position in range(len(batch))], hidden, handed
 
 
 async def _store(
-    tx: Tx, context: MemoryContext, item: _Ready, epochs: Epochs, hidden: list[MemoryId]
+    tx: Tx,
+    context: MemoryContext,
+    item: _Ready,
+    epochs: Epochs,
+    hidden: list[MemoryId],
+    announced: list[Announced],
 ) -> Remembered | MnemeshError:
     now = context.now()
     memory = _row(context, item, epochs, now)
@@ -232,7 +243,9 @@ async def _store(
         tx, memory, "created", now=now, changed_by=item.draft.actor, new_content=memory.content
     )
     if memory.announced_at is not None:
-        await diffs.insert(tx, announcement(context, memory, item.vector, "add", now))
+        diff = announcement(context, memory, item.vector, "add", now)
+        await diffs.insert(tx, diff)
+        announced.append(Announced(memory, diff.diff_id, diff.q8))
     return Remembered(memory, deduped=False)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
+from node.memory.gathering import Gathering
 from storage import memories
 from storage.errors import MnemeshError
 from storage.hot.graph import HotGraph
@@ -43,8 +44,11 @@ class Residency:
 
     def __init__(self, graph: HotGraph, node: LocalNode, model: str) -> None:
         self.graph = graph
+        self.questions = Gathering(graph)
         self.model = model
         self.has_cold = False
+        self.degraded: str | None = None
+        self.forgotten_total = 0
         self.reloaded_total = 0
         self.resident_max = 0
         self._node = node
@@ -54,7 +58,10 @@ class Residency:
         self._accesses: Counter[MemoryId] = Counter()
 
     async def load(self, db: Database) -> int:
-        """Fill the graph from the database, warmest first, up to the ceiling; how many."""
+        """Fill the graph from the database, warmest first, up to the ceiling; how many.
+
+        May run while the node serves: what is resident already is newer and stays.
+        """
         ceiling = self.graph.stats().ceiling
         offset = 0
         while offset < ceiling:
@@ -66,11 +73,28 @@ class Residency:
                 offset=offset,
             )
             if not page:
-                return len(self.graph)
-            await self._insert(page)
+                break
+            await self._insert(page, only_absent=True)
+            if self.degraded:
+                await self._drop_dead(db, [row.memory.id for row in page])
             offset += len(page)
-        self.has_cold = await db.read(memories.count_live) > len(self.graph)
+        if self.degraded or offset >= ceiling:
+            self.has_cold = await db.read(memories.count_live) > len(self.graph)
+        self.degraded = None
         return len(self.graph)
+
+    def degrade(self, reason: str) -> None:
+        """The graph lacks memories until `load` has ended; the rows answer for them."""
+        self.degraded = reason
+        self.has_cold = True
+
+    async def refresh(self, db: Database, ids: Sequence[MemoryId]) -> int:
+        """Read memories again from their rows, resident or not; how many are live."""
+        rows = await db.read(memories.with_vectors, ids, self.model)
+        await self._insert(rows)
+        alive = {row.memory.id for row in rows}
+        await self.forget([each for each in ids if each not in alive and each in self.graph])
+        return len(rows)
 
     async def add(self, rows: Sequence[tuple[Memory, NDArray[np.float32]]]) -> None:
         """Make freshly stored memories resident. Not cancellable.
@@ -123,6 +147,7 @@ class Residency:
     async def forget(self, ids: Sequence[MemoryId]) -> None:
         """Take memories out and overwrite their vectors. Not cancellable."""
         self._depart(ids)
+        self.forgotten_total += len(ids)
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self.graph.forget, list(ids), limiter=self._limiter)
 
@@ -177,18 +202,20 @@ class Residency:
         for oldest in list(self._departed)[: max(len(self._departed) - DEPARTED, 0)]:
             del self._departed[oldest]
 
-    async def _insert(self, rows: Sequence[Stored]) -> None:
+    async def _insert(self, rows: Sequence[Stored], *, only_absent: bool = False) -> None:
         if not rows:
             return
         if len(rows) <= INLINE_ROWS:
-            report = self._insert_now(rows)
+            report = self._insert_now(rows, only_absent)
         else:
-            report = await trio.to_thread.run_sync(self._insert_now, rows, limiter=self._limiter)
+            report = await trio.to_thread.run_sync(
+                self._insert_now, rows, only_absent, limiter=self._limiter
+            )
         if report.evicted or report.refused:
             self.has_cold = True
         self.resident_max = max(self.resident_max, len(self.graph))
 
-    def _insert_now(self, rows: Sequence[Stored]) -> InsertReport:
+    def _insert_now(self, rows: Sequence[Stored], only_absent: bool) -> InsertReport:
         """In one thread at a time with `hide` and `forget`, so the check holds to the end."""
         staying = [row for row in rows if not self._is_over(row.memory)]
         if not staying:
@@ -196,6 +223,7 @@ class Residency:
         return self.graph.insert(
             [memories.resident(row.memory, self._node.node_id) for row in staying],
             np.stack([row.vector for row in staying]),
+            only_absent=only_absent,
         )
 
     def _is_over(self, memory: Memory) -> bool:

@@ -44,6 +44,8 @@ class HotMetrics:
     rebuilds_total: Annotated[Counter, "Rebuilds", "result"]
     rebuild_seconds: Annotated[Histogram, "Duration of a rebuild", LONG_SECONDS]
     snapshots_total: Annotated[Counter, "Snapshots", "result"]
+    starts_total: Annotated[Counter, "Where the graph started from", "source"]
+    degraded: Annotated[Gauge, "1 while the graph is not filled and rows answer for it"]
     measured_recall: Annotated[Gauge, "Recall at 10 of the sampled self-test"]
 
 

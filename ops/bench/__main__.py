@@ -13,6 +13,11 @@ from rich.console import Console
 
 NAMES: Final = {
     "smoke": "one node over HTTP next to a plain pgvector table; start and stop (about a minute)",
+    "floor": "the hot graph next to hnswlib alone: time, threads, memory (3 minutes)",
+    "filter": "filtered searches next to a comparison with all that pass (2 minutes)",
+    "churn": "half of the hot graph replaced 20 times: recall, memory, file (10 minutes)",
+    "loop": "stalls of the loop while the hot graph is worked on (3 minutes)",
+    "restart": "start from a snapshot next to one from the rows; killed while writing (6 minutes)",
 }
 WIDTH: Final = 120
 
@@ -27,13 +32,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", choices=NAMES, metavar="NAME")
+    parser.add_argument("--size", type=int, help="memories, where the benchmark takes a number")
     options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
     signal.signal(signal.SIGTERM, _interrupt)
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)
     try:
-        code = importlib.import_module(f"ops.bench.{options.name}").run(console)
+        size = {} if options.size is None else {"size": options.size}
+        code = importlib.import_module(f"ops.bench.{options.name}").run(console, **size)
     except KeyboardInterrupt:
         console.print("interrupted", style="bold red")
         return 130

@@ -11,7 +11,7 @@ few rows at a time and handed over in turn.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 
@@ -19,23 +19,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.errors import InvalidInput
-from storage.hot import filter as filters
-from storage.hot import heat
+from storage.hot import forking, heat
+from storage.hot.consistency import Consistency
+from storage.hot.image import BadImage, Image, gather_vectors, live_index
 from storage.hot.index import LabelIndex
 from storage.hot.rebuild import Aside
-from storage.hot.reports import Hit, HotStats, InsertReport, LimitsReport, PurgeReport
+from storage.hot.reports import HotStats, InsertReport, LimitsReport, PurgeReport
 from storage.hot.residents import Residents
+from storage.hot.searching import Searching
 from storage.hot.settings import RELOADABLE, HotSettings
 from storage.hot.turns import TurnLock
-from storage.hot.vectors import Rows, unit_query, unit_rows
+from storage.hot.vectors import Rows, unit_rows
 from storage.model import EXEMPT_KINDS, Resident
 
-MAX_K = 1_000
 MAX_DIM = 8_192
 START_CAPACITY = 1_024
 WRITE_ROWS = 8
 """Rows that one hold of the lock inserts or overwrites: a few milliseconds at most."""
 HIDE_ROWS = 64
+UNLINKED_SHARE = 0.1
+"""Dead slots without their vectors lead searches nowhere; recall falls below 0.99 above this."""
 SPARE = 1_024
 """At the ceiling an eviction takes 1/SPARE of it more, so that not every insert plans one."""
 
@@ -48,7 +51,7 @@ class _Tally:
     refused: list[bytes] = field(default_factory=list)
 
 
-class HotGraph:
+class HotGraph(Searching, Consistency):
     """Residents of one embedding model, at most `settings.ceiling` at any time."""
 
     def __init__(self, dim: int, settings: HotSettings, now_ms: Callable[[], int]) -> None:
@@ -64,7 +67,8 @@ class HotGraph:
         self._residents = Residents(self._rows)
         self._next_label = 0
         self._aside: Aside | None = None
-        self._inserted = self._evicted = self._rebuilds = self._searches = 0
+        self._inserted = self._evicted = self._rebuilds = self._searches = self._changes = 0
+        self._unlinked = False
         self._building = threading.Lock()
         self._writing = threading.Lock()
         self._lock = TurnLock()
@@ -106,14 +110,22 @@ class HotGraph:
                 evicted_total=self._evicted,
                 rebuilds_total=self._rebuilds,
                 searches_total=self._searches,
+                changes_total=self._changes,
             )
 
     # Writing
 
-    def insert(self, residents: Sequence[Resident], vectors: NDArray[np.float32]) -> InsertReport:
+    def insert(
+        self,
+        residents: Sequence[Resident],
+        vectors: NDArray[np.float32],
+        *,
+        only_absent: bool = False,
+    ) -> InsertReport:
         """Make memories resident; `vectors` has the shape (n, dim).
 
-        An id that is resident is replaced, and of an id that is named twice the last one counts.
+        An id that is resident is replaced, with `only_absent` it stays as it is; of an id that
+        is named twice the last one counts.
         Above the ceiling the coldest leave. An exempt kind that finds half of the ceiling full
         of exempt kinds is refused, and an older version of it leaves. May build a larger graph
         aside: call it from a worker thread. Raises InvalidInput before anything changes, and
@@ -130,8 +142,10 @@ class HotGraph:
             with self._writing, self._lock:
                 part = batch[done : done + self._step()]
                 if self._has_room(len(part)):
-                    self._insert_part(part, tally)
                     done += len(part)
+                    if only_absent:
+                        part = [each for each in part if each[0].id not in self._residents]
+                    self._insert_part(part, tally)
                     continue
             self._grow(len(part))
         return InsertReport(
@@ -153,6 +167,7 @@ class HotGraph:
                 self._evicted += 1
                 return False
             self._residents.replace(entry, resident)
+            self._changes += 1
             return True
 
     def touch(self, ids: Iterable[bytes], now_ms: int) -> None:
@@ -258,70 +273,14 @@ class HotGraph:
                         found.add(memory_id)
         return found
 
-    # Searching
-
-    def search(
-        self,
-        query: NDArray[np.float32],
-        k: int,
-        *,
-        agents: frozenset[bytes] | None = None,
-        accept: Callable[[Resident], bool] | None = None,
-    ) -> list[Hit]:
-        """Up to `k` residents by falling cosine, of these agents and accepted by `accept`.
-
-        Fewer come back only when fewer pass. `accept` runs outside the lock and may call the
-        graph. Raises InvalidInput for a bad query and for `k` outside 1 to MAX_K.
-        """
-        unit = unit_query(query, self._dim)
-        if not 1 <= k <= MAX_K:
-            raise InvalidInput(f"k must be between 1 and {MAX_K}")
-        with self._lock:
-            self._searches += 1
-            live, settings = len(self._residents), self._settings
-            scope = None if agents is None else self._residents.scope_size(agents)
-        if live == 0 or scope == 0:
-            return []
-        for count in filters.fetches(k, live, scope, accept is not None, settings.exact_limit):
-            with self._lock:
-                near = self._index.nearest(unit, count, settings.ef)
-                if near is None:
-                    break
-                candidates = self._residents.resolve(*near)
-            passed = filters.passing(candidates, k, agents, accept)
-            if len(passed) == k:
-                return [Hit(*pair) for pair in passed]
-        return self._search_exactly(unit, k, agents, accept)
-
-    def _search_exactly(
-        self,
-        unit: NDArray[np.float32],
-        k: int,
-        agents: frozenset[bytes] | None,
-        accept: Callable[[Resident], bool] | None,
-    ) -> list[Hit]:
-        with self._lock:
-            rows: Collection[int] | None = None
-            if agents is not None:
-                rows = self._residents.scope_rows(agents)
-            labels, scores = self._rows.scores(unit, rows)
-        hits: list[Hit] = []
-        for block in filters.descending(scores, max(2 * k, 64)):
-            with self._lock:
-                candidates = self._residents.resolve(labels[block], scores[block])
-            passed = filters.passing(candidates, k - len(hits), agents, accept)
-            hits.extend(Hit(*pair) for pair in passed)
-            if len(hits) == k:
-                break
-        return hits
-
     # Upkeep
 
     def needs_rebuild(self) -> bool:
         """Whether too many slots are dead, or the graph should grow before an insert has to."""
         with self._lock:
             dead, live = self._index.dead, len(self._residents)
-            return dead > self._settings.dead_share * (live + dead) or self._is_tight()
+            share = UNLINKED_SHARE if self._unlinked else self._settings.dead_share
+            return dead > share * (live + dead) or self._is_tight()
 
     def rebuild(self) -> None:
         """Build a new graph from the residents and swap; searches and writes go on meanwhile.
@@ -330,6 +289,38 @@ class HotGraph:
         """
         with self._building:
             self._rebuild(self._doubled() if self._is_tight() else self._rows.capacity)
+
+    # Whole
+
+    def in_child(self, work: Callable[[Image], None]) -> forking.Child:
+        """Hand an image of this moment to `work` in a forked child; the lock is held for the fork.
+
+        `work` runs with the child's own copy of everything. Raises OSError without a fork.
+        """
+        with self._lock:
+            return forking.start(lambda: work(self._image()))
+
+    def restore(self, image: Image) -> None:
+        """Fill this empty graph from an image; nobody else may use it yet.
+
+        Raises BadImage, with nothing changed, for an image of another dimension, of other index
+        parameters, that is larger than the ceiling, or that contradicts itself.
+        """
+        state, settings, count = image.index, self._settings, len(image.residents)
+        if len(self._residents) or self._index.dead:
+            raise BadImage("the graph is not empty")
+        image.check(self._dim, settings, self._limit)
+        rows = Rows(self._dim, int(state["max_elements"]))
+        gather_vectors(state, image.labels, rows.vectors)
+        residents = Residents(rows)
+        for resident, label in zip(image.residents, image.labels.tolist(), strict=True):
+            residents.adopt(resident, label)
+        rows.heat[:count], rows.last_ms[:count] = image.heat, image.last_ms
+        index = LabelIndex.restored(state, count, settings)
+        with self._lock:
+            self._rows, self._residents, self._index = rows, residents, index
+            self._next_label = image.next_label
+            self._unlinked = True
 
     def set_limits(self, settings: HotSettings) -> LimitsReport:
         """Take over the reloadable settings and evict down to a lower ceiling.
@@ -365,6 +356,18 @@ class HotGraph:
         return LimitsReport(frozenset(applied), frozenset(refused), tuple(evicted))
 
     # Under the lock
+
+    def _image(self) -> Image:
+        entries = list(self._residents.entries())
+        rows = np.fromiter((entry.row for entry in entries), np.intp, len(entries))
+        return Image(
+            residents=[entry.resident for entry in entries],
+            labels=self._rows.labels[rows],
+            heat=self._rows.heat[rows],
+            last_ms=self._rows.last_ms[rows],
+            next_label=self._next_label,
+            index=live_index(self._index.state()),
+        )
 
     def _step(self) -> int:
         """Rows of one part; never more than can be made room for beside the exempt half."""
@@ -410,6 +413,7 @@ class HotGraph:
             self._residents.add(resident, label, unit, warmth, now_ms)
             if self._aside is not None:
                 self._aside.note_added(label)
+        self._changes += len(admitted)
         tally.updated += updated
         tally.inserted += len(admitted) - updated
         self._inserted += len(admitted) - updated
@@ -426,6 +430,7 @@ class HotGraph:
         entry = self._residents.get(memory_id)
         if entry is None:
             return False
+        self._changes += 1
         self._index.bury(entry.label, memory_id)
         self._residents.remove(entry)
         if self._aside is not None:
@@ -463,6 +468,7 @@ class HotGraph:
                     aside.catch_up(self._residents.gather, nullcontext())
                     self._rows.finish_growth()
                     self._index = aside.index
+                    self._unlinked = False
                     self._rebuilds += 1
         finally:
             with self._lock:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from typing import Any
 
 import hnswlib
 import numpy as np
@@ -40,7 +41,7 @@ class LabelIndex:
         self.capacity = capacity
         self.live = 0
         self._dim = dim
-        self._slot_bytes = 4 * dim + 8 * settings.m + 4 + 8 + POINTER_AND_LOCK_BYTES
+        self._slot_bytes = _slot_bytes(dim, settings)
         self._buried: dict[int, bytes] = {}
         self._graves: dict[bytes, set[int]] = {}
         self.hnsw = hnswlib.Index(space="ip", dim=dim)
@@ -51,6 +52,24 @@ class LabelIndex:
             random_seed=settings.seed,
             allow_replace_deleted=True,
         )
+
+    @classmethod
+    def restored(cls, state: dict[str, Any], live: int, settings: HotSettings) -> LabelIndex:
+        """An index from its serialised state, with so many live labels and clean dead slots."""
+        index = cls.__new__(cls)
+        index.capacity = state["max_elements"]
+        index.live = live
+        index._dim = state["dim"]
+        index._slot_bytes = _slot_bytes(state["dim"], settings)
+        index._buried, index._graves = {}, {}
+        index.hnsw = hnswlib.Index.__new__(hnswlib.Index)
+        index.hnsw.__setstate__((state,))
+        return index
+
+    def state(self) -> dict[str, Any]:
+        """The serialised state: scalars by name and arrays; holds the interpreter meanwhile."""
+        state: dict[str, Any] = self.hnsw.__getstate__()[0]
+        return state
 
     @property
     def nbytes(self) -> int:
@@ -124,15 +143,48 @@ class LabelIndex:
 
         None when the graph cannot reach that many from its entry point: compare exactly then.
         """
+        found = self.nearest_of_each(query[np.newaxis, :], count, ef, 1)
+        return None if found is None else (found[0][0], found[1][0])
+
+    def nearest_of_each(
+        self, queries: NDArray[np.float32], count: int, ef: int, threads: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+        """`nearest` of several queries in one call: labels and cosines of shape (n, count).
+
+        hnswlib spreads more than four queries a thread over the threads.
+        """
         count = min(count, self.live)
         if count == 0:
-            return np.empty(0, np.int64), np.empty(0, np.float32)
+            return np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32)
         self.hnsw.set_ef(ef)  # hnswlib raises it to the count by itself
         try:
-            labels, distances = self.hnsw.knn_query(query[np.newaxis, :], k=count, num_threads=1)
+            labels, distances = self.hnsw.knn_query(queries, k=count, num_threads=threads)
         except RuntimeError:
             return None
-        return labels[0].astype(np.int64), np.float32(1) - distances[0]
+        return labels.view(np.int64), np.float32(1) - distances
+
+    def vector(self, label: int) -> NDArray[np.float32] | None:
+        """The vector under a live label, None when there is none; holds the interpreter."""
+        try:
+            return np.asarray(self.hnsw.get_items([label])[0], np.float32)
+        except RuntimeError:
+            return None
+
+    def labels(self) -> list[int]:
+        """All labels that have a slot, live and dead."""
+        return [int(label) for label in self.hnsw.get_ids_list()]
+
+    def is_live(self, label: int) -> bool:
+        """Whether a label has a slot that searches can find."""
+        if self._open(label):
+            self.hnsw.mark_deleted(label)
+            return False
+        return self.vector(label) is not None
+
+    def wipe_ghost(self, label: int) -> None:
+        """Overwrite and hide a live label that nobody counted."""
+        self._overwrite(label)
+        self.hnsw.mark_deleted(label)
 
     def _open(self, label: int) -> bool:
         """Make a dead label live for a moment; False when its slot was reused."""
@@ -177,3 +229,7 @@ class LabelIndex:
                     self.hnsw.mark_deleted(label)
                 else:
                     self._unlist(label)
+
+
+def _slot_bytes(dim: int, settings: HotSettings) -> int:
+    return 4 * dim + 8 * settings.m + 4 + 8 + POINTER_AND_LOCK_BYTES

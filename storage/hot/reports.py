@@ -60,3 +60,4 @@ class HotStats:
     evicted_total: int
     rebuilds_total: int
     searches_total: int
+    changes_total: int = 0

@@ -33,7 +33,7 @@ class Residents:
         self.rows = rows
         self.exempt = 0
         self._entries: dict[bytes, Entry] = {}
-        self._ids: dict[int, bytes] = {}
+        self._labels: dict[int, Entry] = {}
         self._scopes: dict[bytes, set[int]] = {}
 
     def __len__(self) -> int:
@@ -58,14 +58,33 @@ class Residents:
         self.rows.last_ms[row] = now_ms
         entry = Entry(resident, label, row)
         self._entries[resident.id] = entry
-        self._ids[label] = resident.id
+        self._labels[label] = entry
         self._enscope(entry)
+
+    def adopt(self, resident: Resident, label: int) -> None:
+        """Take in a memory whose vector is in the next row already."""
+        rows = self.rows
+        entry = Entry(resident, label, rows.used)
+        rows.labels[rows.used] = label
+        rows.used += 1
+        self._entries[resident.id] = entry
+        self._labels[label] = entry
+        self._enscope(entry)
+
+    def holder(self, label: int) -> bytes | None:
+        """Whose label this is; None for one that nobody has."""
+        entry = self._labels.get(label)
+        return entry.resident.id if entry else None
+
+    def entries(self) -> Iterator[Entry]:
+        """All entries, in the order in which they came."""
+        return iter(self._entries.values())
 
     def remove(self, entry: Entry) -> None:
         """Let a memory go and zero its row."""
         self._unscope(entry)
         self.rows.clear(entry.row)
-        del self._entries[entry.resident.id], self._ids[entry.label]
+        del self._entries[entry.resident.id], self._labels[entry.label]
 
     def replace(self, entry: Entry, resident: Resident) -> None:
         """Change the record of an entry, its agent and kind included."""
@@ -96,26 +115,29 @@ class Residents:
 
     def ids(self, labels: NDArray[np.int64]) -> list[bytes]:
         """The ids of those labels that are live."""
-        return [self._ids[label] for label in labels.tolist() if label in self._ids]
+        known = self._labels
+        return [known[label].resident.id for label in labels.tolist() if label in known]
 
     def labels(self) -> NDArray[np.int64]:
         """A copy of all live labels."""
-        return np.fromiter(self._ids, np.int64, len(self._ids))
+        return np.fromiter(self._labels, np.int64, len(self._labels))
 
     def resolve(
         self, labels: NDArray[np.int64], scores: NDArray[np.float32]
     ) -> list[tuple[Resident, float]]:
         """Records and cosines; a memory that left since the labels were read is skipped."""
+        known = self._labels
+        within = np.minimum(np.maximum(scores, -1), 1).tolist()
         return [
-            (self._entries[self._ids[label]].resident, max(-1.0, min(1.0, score)))
-            for label, score in zip(labels.tolist(), scores.tolist(), strict=True)
-            if label in self._ids
+            (known[label].resident, score)
+            for label, score in zip(labels.tolist(), within, strict=True)
+            if label in known
         ]
 
     def gather(self, labels: Sequence[int]) -> tuple[list[int], NDArray[np.float32]]:
         """Those labels that are live, and a copy of their vectors."""
-        live = [label for label in labels if label in self._ids]
-        rows = [self._entries[self._ids[label]].row for label in live]
+        live = [label for label in labels if label in self._labels]
+        rows = [self._labels[label].row for label in live]
         return live, self.rows.vectors[rows]
 
     def scope_rows(self, agents: Iterable[bytes]) -> list[int]:

@@ -17,11 +17,26 @@ SELECT project_id FROM deliveries WHERE diff_id = :diff_id AND recipient = :reci
 -- Deliveries to one agent become visible in the order of their numbers.
 SELECT pg_advisory_xact_lock(hashtextextended(encode(:recipient, 'hex'), 7));
 
--- name: to_agent
--- What was handed to an agent behind a number.
-SELECT seq, memory_id FROM deliveries
-WHERE recipient_kind = 'agent' AND recipient = :recipient AND seq > :after
-ORDER BY seq LIMIT :limit;
+-- name: was_handed
+-- Whether a memory was handed to an agent before.
+SELECT EXISTS (SELECT FROM deliveries WHERE memory_id = :memory_id
+               AND recipient_kind = 'agent' AND recipient = :recipient);
+
+-- name: last_to_agent
+-- The number of the newest delivery to an agent.
+SELECT coalesce(max(seq), 0) FROM deliveries WHERE recipient_kind = 'agent' AND recipient = :recipient;
+
+-- name: handed
+-- What was handed to an agent behind a number, with the memory where the agent may see it now.
+WITH page AS MATERIALIZED (
+    SELECT seq, memory_id FROM deliveries
+    WHERE recipient_kind = 'agent' AND recipient = :recipient AND seq > :after
+    ORDER BY seq LIMIT :limit
+)
+SELECT p.seq, m.* FROM page p
+LEFT JOIN live_rows m ON m.id = p.memory_id
+     AND memory_visible(m, :reader, :policy, :group, :projects, :now, :with_superseded)
+ORDER BY p.seq;
 
 -- name: insert_holder
 -- A peer that may have a copy.

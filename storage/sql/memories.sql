@@ -86,7 +86,18 @@ WITH terms AS MATERIALIZED (
           AND (w.agent_id = :reader
                OR (w.visibility = 'global' AND (:policy = 'shared' OR w.agent_id = ANY (:group::bytea[]))))
           AND (w.project_id IS NULL OR w.project_id = ANY (:projects::bytea[]))
-          AND (:agent_id::bytea IS NULL OR w.agent_id = :agent_id)
+          AND (:of_agents::bytea[] IS NULL OR w.agent_id = ANY (:of_agents::bytea[]))
+          AND (:of_projects::bytea[] IS NULL OR w.project_id = ANY (:of_projects::bytea[]))
+          AND (:of_kinds::text[] IS NULL OR w.kind = ANY (:of_kinds::text[]))
+          AND (:of_types::text[] IS NULL OR w.type = ANY (:of_types::text[]))
+          AND (:with_tags::text[] IS NULL OR w.tags @> :with_tags::text[])
+          AND (:by_who::text[] IS NULL OR w.who = ANY (:by_who::text[]))
+          AND (:since::timestamptz IS NULL OR w.created_at >= :since::timestamptz)
+          AND (:until::timestamptz IS NULL OR w.created_at < :until::timestamptz)
+          AND (:importance_min::real IS NULL OR w.importance >= :importance_min::real)
+          AND (:is_pinned::boolean IS NULL OR w.pinned = :is_pinned::boolean)
+          AND (:of_visibility::text IS NULL OR w.visibility = :of_visibility::text)
+          AND (:of_label::text IS NULL OR w.scope_label = :of_label::text)
         LIMIT :cap
     ) h
 ), frequency AS MATERIALIZED (
@@ -113,7 +124,18 @@ WITH near AS MATERIALIZED (
     FROM embeddings e JOIN live_rows m ON m.id = e.memory_id AND m.agent_id = e.agent_id
     WHERE e.model = :model
       AND m.kind <> 'agent'
-      AND (:agent_id::bytea IS NULL OR m.agent_id = :agent_id)
+      AND (:of_agents::bytea[] IS NULL OR m.agent_id = ANY (:of_agents::bytea[]))
+      AND (:of_projects::bytea[] IS NULL OR m.project_id = ANY (:of_projects::bytea[]))
+      AND (:of_kinds::text[] IS NULL OR m.kind = ANY (:of_kinds::text[]))
+      AND (:of_types::text[] IS NULL OR m.type = ANY (:of_types::text[]))
+      AND (:with_tags::text[] IS NULL OR m.tags @> :with_tags::text[])
+      AND (:by_who::text[] IS NULL OR m.who = ANY (:by_who::text[]))
+      AND (:since::timestamptz IS NULL OR m.created_at >= :since::timestamptz)
+      AND (:until::timestamptz IS NULL OR m.created_at < :until::timestamptz)
+      AND (:importance_min::real IS NULL OR m.importance >= :importance_min::real)
+      AND (:is_pinned::boolean IS NULL OR m.pinned = :is_pinned::boolean)
+      AND (:of_visibility::text IS NULL OR m.visibility = :of_visibility::text)
+      AND (:of_label::text IS NULL OR m.scope_label = :of_label::text)
       AND memory_visible(m, :reader, :policy, :group, :projects, :now, :with_superseded)
     ORDER BY distance
     LIMIT :limit

@@ -7,10 +7,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from erasure import apply
-from storage.model import parse_id
+from node.client import Refused
+from node.memory.watch import Feed, newest
+from storage.model import ReadPolicy, id_text, parse_id
+from tests.support.port import Port, port
 from tests.support.services import Edge, edge
 
-__all__ = ["edge"]
+__all__ = ["edge", "port"]
 
 pytestmark = pytest.mark.postgres
 
@@ -63,17 +66,32 @@ async def erase(edge: Edge, memory_id: str) -> None:
     ],
 )
 async def test_all_reads_agree_on_each_state(
-    edge: Edge, happen: Callable[[Edge, str], Awaitable[None]], seen: bool
+    port: Port, happen: Callable[[Edge, str], Awaitable[None]], seen: bool
 ) -> None:
+    edge = port.edge
+    project = await edge.world.project("harbour")
     await edge.world.agent("bob")
-    body = {"content": TEXT, "agent_id": "bob", "ttl_seconds": 3600}
+    reader = await edge.world.agent("reader", ReadPolicy.SHARED, description=TEXT)
+    await edge.world.context.agents.vouch(project)
+    await edge.world.place_agents()
+    body = {"content": TEXT, "agent_id": "bob", "ttl_seconds": 3600, "project": "harbour"}
     row = (await edge.post("/api/memory/remember", body)).json()
+    assert await newest(edge.world.context, reader.id) > 0
     await happen(edge, row["id"])
-    for agent in ("bob", "default"):
+    watched = Feed(edge.world.context, lambda: reader, 0)
+    assert [id_text(one.memory.id) for one in await watched.read(9, 0.05)] == [row["id"]] * seen
+    for agent in ("bob", "default", "reader"):
         if happen is erase and agent == "bob":
             assert (await edge.get("/api/memories", params={"agent_id": "bob"})).status_code == 404
             continue
         who = {"agent_id": agent}
+        async with port.client(agent) as client:
+            quick = await client.recall(TEXT, fast=True)
+            full = await client.recall(TEXT)
+            try:
+                got = (await client.get(row["id"])).id == row["id"]
+            except Refused as error:
+                got = error.code != "not_found"
         page = (await edge.get("/api/memories", params=who)).json()["memories"]
         found = (await edge.get("/api/memory/search", params=who | {"q": TEXT})).json()
         asked = (await edge.post("/api/memory/recall", who | {"query": TEXT})).json()
@@ -83,7 +101,13 @@ async def test_all_reads_agree_on_each_state(
             "search": [one["id"] for one in found["results"]] == [row["id"]],
             "recall": [one["id"] for one in asked["results"]] == [row["id"]],
             "get": fetched.status_code == 200,
+            "port recall": [hit.id for hit in full.hits] == [row["id"]],
+            "port get": got,
         }
+        if happen is evict:
+            assert quick.hits == () or [hit.id for hit in quick.hits] == [row["id"]]
+        else:
+            told["port fast recall"] = [hit.id for hit in quick.hits] == [row["id"]]
         assert told == dict.fromkeys(told, seen), agent
     if happen not in (erase, supersede):
         export = await edge.get("/api/memory/export", params={"agent_id": "bob"})

@@ -12,12 +12,12 @@ import trio
 
 from node.memory import forget as ending
 from node.memory import reading
-from node.memory import recall as recalling
 from node.memory.ranking import Source
 from storage import memories
 from storage.content import bigrams
 from storage.database_errors import DatabaseUnavailable
 from storage.errors import InvalidInput, MnemeshError, NotFound
+from storage.filters import Filters
 from storage.model import AgentProfile, Memory, MemoryId, ReadPolicy, Visibility
 from storage.pool import Database
 from tests.support.memory import World, lit
@@ -58,7 +58,6 @@ async def by_cold_vectors(world: World, agent: AgentProfile, memory_id: MemoryId
         world.context.agents.reader(agent),
         world.context.now(),
         limit=10,
-        agent_id=None,
         superseded=False,
     )
     return {found.memory.id for found in rows}
@@ -77,7 +76,6 @@ async def by_words(world: World, agent: AgentProfile, memory_id: MemoryId) -> se
         limit=10,
         cap=100,
         total=100,
-        agent_id=None,
         superseded=False,
     )
     return {found.memory.id for found in rows}
@@ -265,7 +263,9 @@ async def test_rows_of_a_project_that_the_node_left_are_hidden(world: World) -> 
 async def test_recall_about_an_agent_returns_that_agents_rows(world: World) -> None:
     _, b, rows = await four_rows(world)
     a = world.context.agents.resolve("A")
-    assert await world.found(b, "harbour", about=a.id) == {rows["A-global"]}
+    assert await world.found(b, "harbour", filters=Filters(agents=frozenset([a.id]))) == {
+        rows["A-global"]
+    }
     listed = await reading.page(world.context, b, about=a.id)
     assert {row.id for row in listed} == {rows["A-global"]}
 
@@ -413,14 +413,14 @@ async def test_an_empty_node_answers_nothing(world: World) -> None:
 class Stalled:
     """A database whose reads of one kind fail or never end."""
 
-    def __init__(self, db: Database, work: object, failure: MnemeshError | None) -> None:
-        self._db, self._work, self._failure = db, work, failure
+    def __init__(self, db: Database, failure: MnemeshError | None, *works: object) -> None:
+        self._db, self._works, self._failure = db, works, failure
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._db, name)
 
     async def read(self, work: Any, *args: Any, **kwargs: Any) -> Any:
-        if work is not self._work:
+        if work not in self._works:
             return await self._db.read(work, *args, **kwargs)
         if self._failure is not None:
             raise self._failure
@@ -435,11 +435,17 @@ async def test_a_search_that_fails_or_hangs_is_named_and_residents_answer(
     memory = await world.store(agent, TEXT)
     world.context.residency.has_cold = True
     world.configure(recall_deadline_s=0.2)
-    world.context.db = Stalled(world.db, recalling._search, failure)  # type: ignore[assignment]
-    answer = await world.recall(agent, TEXT)
     reason = failure.code if failure else "deadline"
+    searches = (memories.search_words, memories.search_vectors)
+    db = world.db
+    world.context.db = Stalled(db, failure, *searches)  # type: ignore[assignment]
+    answer = await world.recall(agent, TEXT)
     assert answer.degraded == (f"text: {reason}", f"cold: {reason}")
     assert [hit.memory.id for hit in answer.hits] == [memory.id]
+    world.context.db = Stalled(db, failure, searches[1])  # type: ignore[assignment]
+    answer = await world.recall(agent, TEXT)
+    assert answer.degraded == (f"cold: {reason}",)
+    assert answer.hits[0].words == 1.0
 
 
 async def test_what_is_forgotten_during_a_recall_is_not_in_its_answer(
@@ -466,7 +472,7 @@ async def test_an_answer_does_not_wait_for_a_reload(
     memory = await world.store(agent, TEXT)
     world.context.residency.evict([memory.id])
     world.configure(recall_deadline_s=0.5)
-    stalled = Stalled(world.db, memories.with_vectors, failure)
+    stalled = Stalled(world.db, failure, memories.with_vectors)
     world.context.db = stalled  # type: ignore[assignment]
     assert await world.found(agent, TEXT) == {memory.id}
     assert (await reading.get(world.context, agent, memory.id)).id == memory.id

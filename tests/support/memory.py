@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 
 from node.agents import AgentDirectory
 from node.embed.base import Embedder
+from node.interests import positions
 from node.memory import remember as remembering
 from node.memory.context import MemoryContext
+from node.memory.handing import HandingDesk
 from node.memory.recall import Answer, Question, recall
 from node.memory.remember import Draft, Remembered
 from node.memory.residency import Residency
@@ -189,6 +191,13 @@ class World:
 
         await self.db.transact(work)
 
+    async def place_agents(self) -> None:
+        """Let the desk know where all agents stand."""
+        found = await positions(
+            self.db, self.node, self.context.embedder.model_id, self.context.agents.all(), 2
+        )
+        self.context.desk.place(found)
+
     async def restart(self) -> None:
         """A new process on the same rows: an empty graph, filled from the database."""
         old = self.context.residency
@@ -256,6 +265,7 @@ async def make_world(
         settings=MemorySettings(),
         walk_energy=lambda project, q8: 1_000,
         announced=lambda: announcements.append(None),
+        desk=HandingDesk(node, agents, lambda: 300_000),
     )
     return World(db, node, access, context, now, announcements=announcements)
 

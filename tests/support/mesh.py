@@ -47,6 +47,7 @@ from node.agents import AgentDirectory
 from node.interests import interests
 from node.memory.context import MemoryContext
 from node.memory.forget import forget
+from node.memory.handing import HandingDesk
 from node.memory.remember import Draft, Remembered, remember, remember_batch
 from node.memory.residency import Residency
 from node.memory.settings import MemorySettings
@@ -219,6 +220,7 @@ class MeshNode:
             settings=MemorySettings(),
             walk_energy=self.mesh.walk_energy,
             announced=self.mesh.wake,
+            desk=HandingDesk(self.local, self.agents, lambda: 300_000),
         )
         self.desk = ProjectDesk(
             self.local, self.db, self.access, self.agents, self.mesh.address, self._members_changed

@@ -34,8 +34,10 @@ from node.projects import ProjectDesk
 from node.reload import Reloader, ReloadResult
 from node.telemetry.metrics import Metrics, build_metrics
 from node.tiers import build_tiers, drop_scope
+from node.workers.snapshots import Snapshots
 from node.workspace import Workspace
 from storage.access import LiveAccess
+from storage.hot.snapshot import Owner, SnapshotFolder
 from storage.island import Island
 from storage.local import LocalNode
 from storage.pool import Database
@@ -81,6 +83,7 @@ class EdgeServices:
     erasure: ErasureContext
     mesh: FakeMesh
     metrics: Metrics
+    snapshots: Snapshots
     started_at: datetime
     not_ready: str | None = None
     swept: list[None] = field(default_factory=list)
@@ -160,12 +163,17 @@ def edge_services(world: World, island: Island, folder: Path, settings: Config) 
     workspace.prepare()
     relay, residency = RelayCache(), world.context.residency
     agents = world.context.agents
+    owner = Owner(world.node.node_id, residency.model, world.context.embedder.dimension, 1)
+    files = SnapshotFolder(workspace.hot, owner)
+    snapshots = Snapshots(residency, world.db, world.node, files)
     erasure = ErasureContext(
         node=world.node,
         db=world.db,
         access=world.access,
         settings=ErasureSettings(),
-        tiers=build_tiers(world.db, residency, relay, workspace, world.node.keys, agents),
+        tiers=build_tiers(
+            world.db, residency, relay, workspace, world.node.keys, agents, snapshots
+        ),
         ledger_dir=workspace.ledger,
         software=Software(version="0.1.0", commit="0" * 40, schema=1),
         fenced=lambda scope: drop_scope(residency, relay, agents, scope),
@@ -190,6 +198,7 @@ def edge_services(world: World, island: Island, folder: Path, settings: Config) 
         erasure=erasure,
         mesh=FakeMesh(),
         metrics=build_metrics(CollectorRegistry()),
+        snapshots=snapshots,
         started_at=world.now[0],
     )
 

@@ -7,7 +7,7 @@ import pytest
 
 from storage.errors import InvalidInput
 from storage.hot import filter as filters
-from storage.hot.graph import MAX_K
+from storage.hot.searching import MAX_K
 
 
 @pytest.fixture(scope="module")

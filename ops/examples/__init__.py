@@ -1,0 +1,1 @@
+"""Programs that show how an agent uses a node; the tests run each of them."""

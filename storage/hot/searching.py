@@ -100,7 +100,7 @@ class Searching:
                     self._settings.ef,
                     self._settings.threads,
                 )
-                found = [] if near is None else list(map(self._residents.resolve, *near))
+                found = [] if near is None else self._residents.resolve_each(*near)
             for at, position in enumerate(positions):
                 asked, tries = questions[position], all_tries[position] or []
                 passed = _passing(found[at], asked) if found else []

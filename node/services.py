@@ -18,6 +18,7 @@ from node.memory.context import MemoryContext
 from node.projects import ProjectDesk
 from node.reload import Reloader
 from node.telemetry.metrics import Metrics
+from node.workers.consolidation import Consolidation
 from node.workers.eviction import Eviction
 from node.workers.retention import Retention
 from node.workers.snapshots import Snapshots
@@ -48,6 +49,7 @@ class Services:
     retention: Retention
     eviction: Eviction
     snapshots: Snapshots
+    consolidation: Consolidation
     last_life: LastLife
     started_at: datetime
     roster_due: trio.Event = field(default_factory=trio.Event)

@@ -101,9 +101,15 @@ def resident(memory: Memory, node_id: NodeId) -> Resident:
     )
 
 
-async def insert(tx: Tx, memory: Memory) -> bool:
-    """Add a row. False when an equal live text, source id or idempotency key stands already."""
-    return await tx.fetchval(SQL.insert_memory, **_columns(memory)) is not None
+async def insert(tx: Tx, memory: Memory, *, searchable: bool = True) -> bool:
+    """Add a row. False when an equal live text, source id or idempotency key stands already.
+
+    One that is not `searchable` is never found by its words.
+    """
+    columns = _columns(memory)
+    if not searchable:
+        columns |= {"bigrams": [], "indexed_chars": 0}
+    return await tx.fetchval(SQL.insert_memory, **columns) is not None
 
 
 async def insert_many(tx: Tx, rows: Sequence[Memory]) -> set[MemoryId]:
@@ -147,19 +153,36 @@ def _columns(memory: Memory) -> dict[str, Any]:
     }
 
 
-async def insert_vector(tx: Tx, memory: Memory, model: str, vector: NDArray[np.float32]) -> None:
-    """Add the vector of a memory, rounded to half precision by its column."""
-    await tx.execute(SQL.insert_vector, **_vector_columns(memory, model, vector))
+async def insert_vector(
+    tx: Tx,
+    memory: Memory,
+    model: str,
+    vector: NDArray[np.float32],
+    cluster_id: int | None = None,
+) -> None:
+    """Add the vector of a memory, rounded to half precision by its column.
+
+    A cluster that is gone meanwhile counts as none.
+    """
+    await tx.execute(SQL.insert_vector, **_vector_columns(memory, model, vector, cluster_id))
 
 
-async def insert_vectors(tx: Tx, model: str, rows: Sequence[Stored]) -> None:
-    """`insert_vector` for many in one round trip."""
+async def insert_vectors(
+    tx: Tx, model: str, rows: Sequence[Stored], clusters: Sequence[int | None]
+) -> None:
+    """`insert_vector` for many in one round trip, each with its cluster."""
     await tx.executemany(
-        SQL.insert_vector, [_vector_columns(row.memory, model, row.vector) for row in rows]
+        SQL.insert_vector,
+        [
+            _vector_columns(row.memory, model, row.vector, cluster_id)
+            for row, cluster_id in zip(rows, clusters, strict=True)
+        ],
     )
 
 
-def _vector_columns(memory: Memory, model: str, vector: NDArray[np.float32]) -> dict[str, Any]:
+def _vector_columns(
+    memory: Memory, model: str, vector: NDArray[np.float32], cluster_id: int | None
+) -> dict[str, Any]:
     return {
         "memory_id": memory.id,
         "agent_id": memory.agent_id,
@@ -167,6 +190,7 @@ def _vector_columns(memory: Memory, model: str, vector: NDArray[np.float32]) -> 
         "model": model,
         "dims": len(vector),
         "vector": vector,
+        "cluster_id": cluster_id,
     }
 
 

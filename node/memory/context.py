@@ -9,6 +9,7 @@ from typing import Any
 
 from node.agents import AgentDirectory
 from node.embed.base import Embedder
+from node.memory.cold import ColdTier
 from node.memory.commits import SharedCommits
 from node.memory.handing import HandingDesk
 from node.memory.residency import Residency
@@ -39,6 +40,7 @@ class MemoryContext:
     announced: Callable[[], None]
     desk: HandingDesk
     commits: SharedCommits[Any, Any] = field(default_factory=SharedCommits)
+    cold: ColdTier = field(default_factory=ColdTier)
 
     def now(self) -> datetime:
         """The wall clock, aware, UTC."""

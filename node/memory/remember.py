@@ -245,7 +245,8 @@ async def _store_new(
     added = await memories.insert_many(tx, list(rows.values()))
     new = {at: memory for at, memory in rows.items() if memory.id in added}
     vectors = [Stored(memory, batch[at].vector) for at, memory in new.items()]
-    await memories.insert_vectors(tx, context.embedder.model_id, vectors)
+    clusters = [context.cold.cluster_for(row.memory, row.vector) for row in vectors]
+    await memories.insert_vectors(tx, context.embedder.model_id, vectors, clusters)
     await history.created(tx, [(memory, batch[at].draft.actor) for at, memory in new.items()], now)
     made = [
         (memory, announcement(context, memory, batch[at].vector, "add", now))
@@ -280,7 +281,13 @@ async def _store(
             )
     else:
         return Conflict("the memory could not be saved; try again")
-    await memories.insert_vector(tx, memory, context.embedder.model_id, item.vector)
+    await memories.insert_vector(
+        tx,
+        memory,
+        context.embedder.model_id,
+        item.vector,
+        context.cold.cluster_for(memory, item.vector),
+    )
     await history.record(
         tx, memory, "created", now=now, changed_by=item.draft.actor, new_content=memory.content
     )

@@ -18,7 +18,7 @@ from erasure.forms import Graph
 from erasure.scope import agent_of, bounds, concerned, nothing, project_of
 from erasure.states import ResidueFound, Role, Run, State, reached
 from erasure.tiers import check_catalog
-from storage import erasures
+from storage import aggregates, erasures
 from storage.erasures import ErasureRow
 from storage.errors import MnemeshError, NotFound
 from storage.model import NodeId, Scope, ScopeKind
@@ -132,7 +132,10 @@ async def _step(ctx: ErasureContext, run: Run) -> None:
         graph = await removal.memory(ctx, run)
         await ctx.db.transact(_purged, run, graph)
     elif state is State.PURGED:
-        # Aggregates with an erased input were removed as rows; they are built again elsewhere.
+        # Aggregates with an erased input were removed as rows; their centroids follow here.
+        while await ctx.db.transact(aggregates.settle, ctx.node.wall()):
+            ctx.between("batch:clusters")
+        await ctx.regrouped()
         await ctx.db.transact(erasures.set_state, run.id, State.AGGREGATED.value)
     elif state is State.AGGREGATED:
         await removal.files(ctx, run)

@@ -7,7 +7,7 @@ callables.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +30,10 @@ def _nobody(scope: Scope) -> None:
     """For a node without caches above the database."""
 
 
+async def _ungrouped() -> None:
+    """For a node that routes no searches."""
+
+
 def _unbroken(point: str) -> None:
     """Outside of tests nothing happens between two phases."""
 
@@ -42,9 +46,11 @@ class ErasureContext:
     dispatcher of the outbox that frames are ready. `fenced` is called on the trio thread as soon
     as a scope's epoch is closed here and nothing newer of it stands; it must drop what the layers
     above cache of it, and must not block. `ledger_dir` holds the copy of the ledger outside
-    PostgreSQL. `not_covered` adds what this node knows it cannot reach. `clock_uncertainty_ms` is
-    what the certificate says of its times. `between` is called at each boundary of a run with the
-    name of the state reached, and behind each batch of rows; tests break the run there.
+    PostgreSQL. `regrouped` is awaited when clusters with an erased input were computed again or
+    dropped; it must drop older centroids from memory. `not_covered` adds what this node knows it
+    cannot reach. `clock_uncertainty_ms` is what the certificate says of its times. `between` is
+    called at each boundary of a run with the name of the state reached, and behind each batch of
+    rows; tests break the run there.
     """
 
     node: LocalNode
@@ -56,6 +62,7 @@ class ErasureContext:
     software: Software
     wake: Callable[[], None] = _nothing
     fenced: Callable[[Scope], None] = _nobody
+    regrouped: Callable[[], Awaitable[None]] = _ungrouped
     not_covered: tuple[str, ...] = ()
     clock_source: str = "unsynced"
     clock_uncertainty_ms: int = 5_000

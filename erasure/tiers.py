@@ -100,6 +100,7 @@ EXEMPT: Final[Mapping[str, str]] = MappingProxyType(
         "scopes": "epochs by handle; the raw id is emptied at the end",
         "erasures": "journal of runs: handles, digests and times",
         "erasure_holds": "hold register: ids, grounds and dates",
+        "clusters": "means of several memories: computed again or dropped when an input is gone",
         "tombstones": "ids, handles and epochs that refuse late copies",
         "fences": "handles and epochs that refuse late copies",
         "projects": "name, key and access list of a project: the anchor of every signature",

@@ -26,7 +26,7 @@ from gossip.links import Links
 from gossip.liveness import Life, Liveness
 from gossip.moment import Moment
 from gossip.outgoing import Outgoing
-from gossip.profile import KnownProfiles, Profile, View
+from gossip.profile import Interest, KnownProfiles, Profile, View
 from gossip.quarantine import Quarantine
 from gossip.relay import RelayCache
 from gossip.settings import GossipSettings
@@ -53,10 +53,11 @@ class Counters(Protocol):
 @dataclass(frozen=True, slots=True, eq=False)
 class Interests:
     """What this node cares about now: one (memory id, unit vector) for each agent's position,
-    and a sample of local vectors, shape (n, dim), for the threshold."""
+    a sample of local vectors, shape (n, dim), for the threshold, and aggregates."""
 
     positions: tuple[tuple[MemoryId, NDArray[np.float32]], ...]
     sample: Sequence[NDArray[np.float32]]
+    aggregates: tuple[Interest, ...] = ()
 
 
 async def nobody(tx: Tx, memory: Memory, diff_id: bytes, q8: bytes) -> None:

@@ -104,7 +104,10 @@ async def refresh_profile(mesh: Mesh) -> None:
     """Advertise what the agents of this node care about, when it changed enough or is old."""
     interests = await mesh.hooks.interests()
     entries = profile.select(
-        Interest(memory_id, MemoryKind.AGENT, vector) for memory_id, vector in interests.positions
+        [
+            *(Interest(each, MemoryKind.AGENT, vector) for each, vector in interests.positions),
+            *interests.aggregates,
+        ]
     )
     old = mesh.own_profile
     mono = mesh.mono_ms()

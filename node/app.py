@@ -31,7 +31,7 @@ from gossip.tls import Admitted
 from gossip.walk import Walk
 from gossip.wire.handshake import PROTO, TOMB_GATE
 from gossip.wire.messages import Hello
-from node.agents import AgentDirectory
+from node.agents import DEFAULT_AGENT, AgentDirectory
 from node.config import Config
 from node.counting import mesh_counter
 from node.embed.base import Embedder
@@ -47,6 +47,7 @@ from node.services import Services
 from node.telemetry.metrics import Metrics, build_metrics
 from node.tiers import build_tiers, drop_scope
 from node.version import COMMIT, VERSION
+from node.workers.consolidation import Consolidation
 from node.workers.eviction import Eviction
 from node.workers.retention import Retention
 from node.workers.settings import retention_settings
@@ -175,6 +176,11 @@ async def _compose(
         desk=desk,
     )
 
+    async def regrouped() -> None:
+        await memory.cold.refresh(db, embedder.model_id)
+
+    erasure.regrouped = regrouped
+
     async def members_changed() -> None:
         await introductions.admit_members(mesh)
         for project_id in access.current.projects:
@@ -204,6 +210,15 @@ async def _compose(
         ),
         eviction=Eviction(residency, db, wall, metrics.eviction),
         snapshots=snapshots,
+        consolidation=Consolidation(
+            node,
+            db,
+            memory.cold,
+            embedder.model_id,
+            owner=lambda: agents.resolve(DEFAULT_AGENT).id,
+            k_min=lambda: erasure.settings.k_min,
+            measured=metrics.hot.measured_recall.set,
+        ),
         last_life=life,
         started_at=wall(),
     )
@@ -217,6 +232,7 @@ async def _compose(
     await sync_roster(services, config)
     await services.place_agents()
     await snapshots.load()
+    await memory.cold.refresh(db, embedder.model_id)
     reloader.on_change(partial(apply_config, services))
     return services
 
@@ -351,7 +367,8 @@ async def _check_model(db: Database, embedder: Embedder) -> None:
     if stored is not None and stored != embedder.model_id:
         raise StartRefused(
             f"embedding.model: the memories were embedded with {stored}, the configuration says "
-            f"{embedder.model_id}; vectors of two models cannot be compared"
+            f"{embedder.model_id}; vectors of two models cannot be compared. `mnemesh reembed` "
+            "embeds all memories with the configured one"
         )
 
 

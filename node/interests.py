@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import numpy as np
 from numpy.typing import NDArray
 
 from gossip.mesh import Interests
-from storage import memories
+from gossip.profile import MAX_ENTRIES, Interest
+from storage import aggregates, memories
 from storage.local import LocalNode
 from storage.model import AgentId, AgentProfile, MemoryId
 from storage.pool import Database, Tx
 
 MEAN_OF = 500
+SETTLED = timedelta(hours=1)
 SAMPLE = 512
 
 
@@ -19,7 +23,8 @@ async def interests(
     db: Database, node: LocalNode, model: str, agents: list[AgentProfile], k_min: int
 ) -> Interests:
     """One position for each agent: the mean of its own newest memories, or before it owns
-    `k_min` of them the vector of its description."""
+    `k_min` of them the vector of its description. Then the aggregates that have been as they are
+    for an hour, so that a profile does not follow every new memory."""
     return await db.read(_interests, node, model, agents, k_min)
 
 
@@ -36,7 +41,19 @@ async def _interests(
 ) -> Interests:
     told = [agent for agent in agents if agent.project_id is not None]
     found = await _positions(tx, node, model, told, k_min)
-    return Interests(tuple(found.values()), await memories.sample_vectors(tx, model, SAMPLE))
+    settled = await aggregates.for_profile(
+        tx, model, node.node_id, k_min, node.wall() - SETTLED, MAX_ENTRIES
+    )
+    heaviest = max((each.mass for each in settled), default=1.0)
+    return Interests(
+        tuple(found.values()),
+        await memories.sample_vectors(tx, model, SAMPLE),
+        tuple(
+            Interest(each.memory_id, each.kind, each.centroid, each.mass / heaviest)
+            for each in settled
+            if np.linalg.norm(each.centroid) > 0
+        ),
+    )
 
 
 async def _positions(

@@ -115,6 +115,7 @@ def _start_upkeep(nursery: trio.Nursery, services: Services, signals: Signals) -
     nursery.start_soon(services.retention.run)
     nursery.start_soon(services.eviction.run)
     nursery.start_soon(services.snapshots.run)
+    nursery.start_soon(services.consolidation.run)
     nursery.start_soon(partial(every, lambda: 5.0, partial(measure, services), name="gauges"))
     nursery.start_soon(
         partial(every, lambda: PLACING_S, services.place_agents, name="positions of agents")

@@ -19,6 +19,7 @@ from node.memory.context import MemoryContext
 from node.projects import ProjectDesk
 from node.reload import Reloader, ReloadResult
 from node.telemetry.metrics import Metrics
+from node.workers.consolidation import Consolidation
 from node.workers.eviction import Eviction
 from node.workers.retention import Retention
 from node.workers.snapshots import Snapshots
@@ -51,6 +52,7 @@ class Services:
     retention: Retention
     eviction: Eviction
     snapshots: Snapshots
+    consolidation: Consolidation
     last_life: LastLife
     started_at: datetime
     roster_due: trio.Event = field(default_factory=trio.Event)

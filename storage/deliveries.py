@@ -89,9 +89,7 @@ async def handed(
         limit=limit,
         **memories.seen_by(reader, now, False),
     )
-    return [
-        (row["seq"], memories.from_row(row) if row["id"] is not None else None) for row in rows
-    ]
+    return [(row["seq"], memories.from_row(row) if row["id"] is not None else None) for row in rows]
 
 
 async def hold(

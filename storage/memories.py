@@ -102,54 +102,97 @@ def resident(memory: Memory, node_id: NodeId) -> Resident:
     )
 
 
-async def insert(tx: Tx, memory: Memory) -> bool:
-    """Add a row. False when an equal live text, source id or idempotency key stands already."""
-    new_id = await tx.fetchval(
-        SQL.insert_memory,
-        id=memory.id,
-        kind=memory.kind.value,
-        agent_id=memory.agent_id,
-        project_id=memory.project_id,
-        scope_label=memory.scope_label,
-        content=memory.content,
-        normalized_content=memory.normalized_content,
-        content_hash=memory.content_hash,
-        hash_version=memory.hash_version,
-        type=memory.type,
-        tags=list(memory.tags),
-        who=memory.who,
-        importance=memory.importance,
-        pinned=memory.pinned,
-        visibility=memory.visibility.value,
-        source_type=memory.source_type,
-        source_id=memory.source_id,
-        idempotency_key=memory.idempotency_key,
-        expires_at=memory.expires_at,
-        announced_at=memory.announced_at,
-        created_at=memory.created_at,
-        updated_at=memory.updated_at,
-        updated_by=memory.updated_by,
-        origin_node=memory.origin_node,
-        agent_epoch=memory.agent_epoch,
-        project_epoch=memory.project_epoch,
-        hlc=memory.hlc,
-        bigrams=bigrams(memory.content),
-        indexed_chars=len(full_text_part(memory.content)),
-    )
-    return new_id is not None
+async def insert(tx: Tx, memory: Memory, *, searchable: bool = True) -> bool:
+    """Add a row. False when an equal live text, source id or idempotency key stands already.
+
+    One that is not `searchable` is never found by its words.
+    """
+    columns = _columns(memory)
+    if not searchable:
+        columns |= {"bigrams": [], "indexed_chars": 0}
+    return await tx.fetchval(SQL.insert_memory, **columns) is not None
 
 
-async def insert_vector(tx: Tx, memory: Memory, model: str, vector: NDArray[np.float32]) -> None:
-    """Add the vector of a memory, rounded to half precision by its column."""
-    await tx.execute(
+async def insert_many(tx: Tx, rows: Sequence[Memory]) -> set[MemoryId]:
+    """`insert` for rows with new ids, in one round trip; the ids of those that were added."""
+    await tx.executemany(SQL.insert_memory, map(_columns, rows))
+    found = await tx.fetch(SQL.present, ids=[row.id for row in rows])
+    return {each["id"] for each in found}
+
+
+def _columns(memory: Memory) -> dict[str, Any]:
+    return {
+        "id": memory.id,
+        "kind": memory.kind.value,
+        "agent_id": memory.agent_id,
+        "project_id": memory.project_id,
+        "scope_label": memory.scope_label,
+        "content": memory.content,
+        "normalized_content": memory.normalized_content,
+        "content_hash": memory.content_hash,
+        "hash_version": memory.hash_version,
+        "type": memory.type,
+        "tags": list(memory.tags),
+        "who": memory.who,
+        "importance": memory.importance,
+        "pinned": memory.pinned,
+        "visibility": memory.visibility.value,
+        "source_type": memory.source_type,
+        "source_id": memory.source_id,
+        "idempotency_key": memory.idempotency_key,
+        "expires_at": memory.expires_at,
+        "announced_at": memory.announced_at,
+        "created_at": memory.created_at,
+        "updated_at": memory.updated_at,
+        "updated_by": memory.updated_by,
+        "origin_node": memory.origin_node,
+        "agent_epoch": memory.agent_epoch,
+        "project_epoch": memory.project_epoch,
+        "hlc": memory.hlc,
+        "bigrams": bigrams(memory.content),
+        "indexed_chars": len(full_text_part(memory.content)),
+    }
+
+
+async def insert_vector(
+    tx: Tx,
+    memory: Memory,
+    model: str,
+    vector: NDArray[np.float32],
+    cluster_id: int | None = None,
+) -> None:
+    """Add the vector of a memory, rounded to half precision by its column.
+
+    A cluster that is gone meanwhile counts as none.
+    """
+    await tx.execute(SQL.insert_vector, **_vector_columns(memory, model, vector, cluster_id))
+
+
+async def insert_vectors(
+    tx: Tx, model: str, rows: Sequence[Stored], clusters: Sequence[int | None]
+) -> None:
+    """`insert_vector` for many in one round trip, each with its cluster."""
+    await tx.executemany(
         SQL.insert_vector,
-        memory_id=memory.id,
-        agent_id=memory.agent_id,
-        project_id=memory.project_id,
-        model=model,
-        dims=len(vector),
-        vector=vector,
+        [
+            _vector_columns(row.memory, model, row.vector, cluster_id)
+            for row, cluster_id in zip(rows, clusters, strict=True)
+        ],
     )
+
+
+def _vector_columns(
+    memory: Memory, model: str, vector: NDArray[np.float32], cluster_id: int | None
+) -> dict[str, Any]:
+    return {
+        "memory_id": memory.id,
+        "agent_id": memory.agent_id,
+        "project_id": memory.project_id,
+        "model": model,
+        "dims": len(vector),
+        "vector": vector,
+        "cluster_id": cluster_id,
+    }
 
 
 async def find_duplicate(tx: Tx, memory: Memory) -> Memory | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from node.embed.base import Vectors, make_model_id
 from storage.errors import InvalidInput
 
@@ -20,7 +22,9 @@ class PrecomputedEmbedder:
         self.model_id = make_model_id(name, dimension, "precomputed")
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Always raises InvalidInput: this node has no model."""
+        """Raises InvalidInput for any text: this node has no model."""
+        if not texts:
+            return np.empty((0, self.dimension), np.float32)
         raise InvalidInput(
             f"embedding is required: this node has no model, send {self.dimension} numbers"
         )

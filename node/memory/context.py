@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from node.agents import AgentDirectory
 from node.embed.base import Embedder
+from node.memory.cold import ColdTier
+from node.memory.commits import SharedCommits
 from node.memory.handing import HandingDesk
 from node.memory.residency import Residency
 from node.memory.settings import MemorySettings
@@ -23,7 +26,7 @@ class MemoryContext:
 
     `walk_energy` gives the energy in milli-units that an announcement about a vector in a
     project starts with, and `announced` wakes the mesh after a commit. `desk` hands memories to
-    the agents of this node.
+    the agents of this node, and `commits` lets remembers that come together share one.
     """
 
     node: LocalNode
@@ -36,6 +39,8 @@ class MemoryContext:
     walk_energy: Callable[[ProjectId, bytes], int]
     announced: Callable[[], None]
     desk: HandingDesk
+    commits: SharedCommits[Any, Any] = field(default_factory=SharedCommits)
+    cold: ColdTier = field(default_factory=ColdTier)
 
     def now(self) -> datetime:
         """The wall clock, aware, UTC."""

@@ -95,7 +95,7 @@ async def recall(context: MemoryContext, question: Question) -> Answer:
     patience = context.settings.recall_deadline_s
     if question.deadline_s is not None:
         patience = min(patience, question.deadline_s)
-    found = await _side_by_side(context, search, query, patience)
+    found = await _side_by_side(context, search, query, question.limit, patience)
     hits = _staying(context, _fused(context, question, found))
     cold = [hit.memory.id for hit in hits if hit.tier == "cold"]
     if cold:
@@ -207,7 +207,7 @@ def _given(context: MemoryContext, given: NDArray[np.float32]) -> NDArray[np.flo
 
 
 async def _side_by_side(
-    context: MemoryContext, search: Search, query: str, patience: float
+    context: MemoryContext, search: Search, query: str, limit: int, patience: float
 ) -> _Found:
     """Residents, cold rows and words at the same time; what is late or fails is named."""
     found = _Found()
@@ -218,14 +218,16 @@ async def _side_by_side(
 
     async def cold() -> None:
         found.cold = await context.db.read(
-            memories.search_vectors,
+            context.cold.search,
             search.vector,
             context.embedder.model_id,
             search.reader,
             context.now(),
-            limit=search.wanted,
+            # What is in no words' list can enter the answer only among its nearest.
+            limit=limit,
             filters=search.filters,
             superseded=search.superseded,
+            known=frozenset(hit.resident.id for hit in found.hot),
         )
 
     async def by_words() -> None:

@@ -7,9 +7,10 @@ between costs nothing, since it is rebuilt from the rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from storage.database_errors import CommitUnknown
 from storage.diffs import Diff
 from storage.errors import Conflict, InvalidInput, MnemeshError, ScopeErased
 from storage.gate import Epochs
+from storage.memories import Stored
 from storage.model import AgentId, Memory, MemoryId, MemoryKind, ProjectId, Visibility
 from storage.pool import Tx
 from storage.records import DiffKind
@@ -33,6 +35,8 @@ from storage.records import DiffKind
 MAX_BATCH = 500
 MAX_MET = 4
 """A draft meets at most three rows: by source, by idempotency key, by text."""
+MANY = 3
+"""From so many drafts on, a batch is stored in a few round trips for all."""
 MAX_TAGS = 32
 MAX_TAG = 128
 MAX_LABEL = 256
@@ -77,11 +81,14 @@ class _Ready:
 
 
 async def remember(context: MemoryContext, draft: Draft) -> Remembered:
-    """Store one memory, or count the equal one that is there.
+    """Store one memory, or count the equal one that is there; durable when this returns.
 
-    Raises InvalidInput, ContentTooLarge, ScopeErased, and what the embedder raises.
+    Those that come while others commit share the next commit. Raises InvalidInput,
+    ContentTooLarge, ScopeErased, and what the embedder raises.
     """
-    result = (await remember_batch(context, [draft]))[0]
+    result: Remembered | MnemeshError = await context.commits.share(
+        draft, partial(remember_batch, context)
+    )
     if isinstance(result, MnemeshError):
         raise result
     return result
@@ -197,6 +204,8 @@ async def _store_all(
     outcomes: dict[int, Remembered | MnemeshError] = {}
     hidden: list[MemoryId] = []
     announced: list[Announced] = []
+    now = context.now()
+    rows: dict[int, Memory] = {}
     # In the order of their hashes, so that two batches with the same texts cannot deadlock.
     for position in sorted(range(len(batch)), key=lambda at: batch[at].content.content_hash):
         item = batch[position]
@@ -210,21 +219,56 @@ async def _store_all(
         if isinstance(epoch, ScopeErased):
             outcomes[position] = epoch
         else:
-            outcomes[position] = await _store(tx, context, item, epoch, hidden, announced)
+            rows[position] = _row(context, item, epoch, now)
+    new = await _store_new(tx, context, batch, rows, now, announced)
+    for position, memory in rows.items():
+        if memory.id in new:
+            outcomes[position] = Remembered(memory, deduped=False)
+        else:
+            outcomes[position] = await _store(
+                tx, context, batch[position], memory, now, hidden, announced
+            )
     handed = await context.desk.hand(tx, announced)
     return [outcomes[position] for position in range(len(batch))], hidden, handed
+
+
+async def _store_new(
+    tx: Tx,
+    context: MemoryContext,
+    batch: Sequence[_Ready],
+    rows: Mapping[int, Memory],
+    now: datetime,
+    announced: list[Announced],
+) -> set[MemoryId]:
+    """Store those that meet nothing, all in a few round trips; their ids."""
+    if len(rows) < MANY:
+        return set()
+    added = await memories.insert_many(tx, list(rows.values()))
+    new = {at: memory for at, memory in rows.items() if memory.id in added}
+    vectors = [Stored(memory, batch[at].vector) for at, memory in new.items()]
+    clusters = [context.cold.cluster_for(row.memory, row.vector) for row in vectors]
+    await memories.insert_vectors(tx, context.embedder.model_id, vectors, clusters)
+    await history.created(tx, [(memory, batch[at].draft.actor) for at, memory in new.items()], now)
+    made = [
+        (memory, announcement(context, memory, batch[at].vector, "add", now))
+        for at, memory in new.items()
+        if memory.announced_at is not None
+    ]
+    await diffs.insert_many(tx, [diff for _, diff in made])
+    announced += [Announced(memory, diff.diff_id, diff.q8) for memory, diff in made]
+    return added
 
 
 async def _store(
     tx: Tx,
     context: MemoryContext,
     item: _Ready,
-    epochs: Epochs,
+    memory: Memory,
+    now: datetime,
     hidden: list[MemoryId],
     announced: list[Announced],
 ) -> Remembered | MnemeshError:
-    now = context.now()
-    memory = _row(context, item, epochs, now)
+    """Store one, or find what it meets."""
     for _ in range(MAX_MET):
         if await memories.insert(tx, memory):
             break
@@ -238,7 +282,13 @@ async def _store(
             )
     else:
         return Conflict("the memory could not be saved; try again")
-    await memories.insert_vector(tx, memory, context.embedder.model_id, item.vector)
+    await memories.insert_vector(
+        tx,
+        memory,
+        context.embedder.model_id,
+        item.vector,
+        context.cold.cluster_for(memory, item.vector),
+    )
     await history.record(
         tx, memory, "created", now=now, changed_by=item.draft.actor, new_content=memory.content
     )

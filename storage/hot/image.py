@@ -84,11 +84,11 @@ class Image:
 
 
 def live_index(state: dict[str, Any]) -> dict[str, Any]:
-    """A copy of an index's state in which the bytes of every dead slot are zero."""
-    elements, cells = _elements(np.array(state["data_level0"]), state)
+    """The state of an index with the bytes of every dead slot made zero, in place."""
+    elements, _ = _elements(state["data_level0"], state)
     dead = (elements[:, _FLAG_BYTE] & _DELETED) == 1
     elements[dead, _vector_part(state)] = 0
-    return {**state, "data_level0": cells}
+    return state
 
 
 def dead_in(state: dict[str, Any]) -> int:

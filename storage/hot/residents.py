@@ -126,12 +126,21 @@ class Residents:
         self, labels: NDArray[np.int64], scores: NDArray[np.float32]
     ) -> list[tuple[Resident, float]]:
         """Records and cosines; a memory that left since the labels were read is skipped."""
+        return self.resolve_each(labels[np.newaxis, :], scores[np.newaxis, :])[0]
+
+    def resolve_each(
+        self, labels: NDArray[np.int64], scores: NDArray[np.float32]
+    ) -> list[list[tuple[Resident, float]]]:
+        """`resolve` for each row of arrays of shape (n, count)."""
         known = self._labels
         within = np.minimum(np.maximum(scores, -1), 1).tolist()
         return [
-            (known[label].resident, score)
-            for label, score in zip(labels.tolist(), within, strict=True)
-            if label in known
+            [
+                (known[label].resident, score)
+                for label, score in zip(*row, strict=True)
+                if label in known
+            ]
+            for row in zip(labels.tolist(), within, strict=True)
         ]
 
     def gather(self, labels: Sequence[int]) -> tuple[list[int], NDArray[np.float32]]:

@@ -69,11 +69,12 @@ class Searching:
             candidates = self._near(unit, tries[0]) if tries else None
         if tries is None:
             return []
-        if candidates is not None:
-            passed = _passing(candidates, asked)
-            if len(passed) == k:
-                return [Hit(*pair) for pair in passed]
-        return self._answer(asked, unit, tries[1:])
+        if candidates is None:
+            return self._exactly(asked, unit)
+        passed = _passing(candidates, asked)
+        if len(passed) == k:
+            return [Hit(*pair) for pair in passed]
+        return self._answer(asked, unit, _left(tries, len(passed), k))
 
     def search_many(self, questions: Sequence[Asked]) -> list[list[Hit]]:
         """The answers of `search` to each question; the graph is asked once for those alike.
@@ -99,11 +100,11 @@ class Searching:
                     self._settings.ef,
                     self._settings.threads,
                 )
-                found = [] if near is None else list(map(self._residents.resolve, *near))
+                found = [] if near is None else self._residents.resolve_each(*near)
             for at, position in enumerate(positions):
-                asked, left = questions[position], all_tries[position] or []
+                asked, tries = questions[position], all_tries[position] or []
                 passed = _passing(found[at], asked) if found else []
-                left = left[1:] if found else left
+                left = _left(tries, len(passed), asked.k) if found else tries
                 answers[position] = (
                     [Hit(*pair) for pair in passed]
                     if len(passed) == asked.k
@@ -128,14 +129,15 @@ class Searching:
         return filters.fetches(asked.k, live, scope, filtered, self._settings.exact_limit)
 
     def _answer(self, asked: Asked, unit: NDArray[np.float32], tries: Sequence[int]) -> list[Hit]:
-        for count in tries:
+        while tries:
             with self._lock:
-                candidates = self._near(unit, count)
+                candidates = self._near(unit, tries[0])
             if candidates is None:
                 break
             passed = _passing(candidates, asked)
             if len(passed) == asked.k:
                 return [Hit(*pair) for pair in passed]
+            tries = _left(tries, len(passed), asked.k)
         return self._exactly(asked, unit)
 
     def _near(self, unit: NDArray[np.float32], count: int) -> list[tuple[Resident, float]] | None:
@@ -165,3 +167,14 @@ def _passing(
     if asked.agents is None and asked.accept is None:
         return list(candidates[: asked.k])
     return filters.passing(candidates, asked.k, asked.agents, asked.accept)
+
+
+def _left(tries: Sequence[int], passed: int, k: int) -> Sequence[int]:
+    """The tries after the first, from that on which should do by the share that passed.
+
+    None is left when even twice the last would not do.
+    """
+    least = tries[0] * k // max(passed, 1)
+    if least > 2 * tries[-1]:
+        return ()
+    return [count for count in tries[1:-1] if count >= least] + list(tries[1:][-1:])

@@ -11,6 +11,61 @@ CREATE DOMAIN public.id16 AS bytea
 CREATE DOMAIN public.memory_id AS bytea
 	CONSTRAINT memory_id_check CHECK ((octet_length(VALUE) = 16));
 
+CREATE FUNCTION public.cluster_group(project_id bytea, visibility text) RETURNS bytea
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+    SELECT CASE WHEN visibility = 'global' THEN project_id END
+$$;
+
+CREATE FUNCTION public.doubt_clusters(ids bigint[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'public'
+    AS $$
+DECLARE
+    above bigint[];
+    texts bytea[];
+BEGIN
+    PERFORM FROM clusters WHERE cluster_id = ANY (ids) ORDER BY cluster_id FOR NO KEY UPDATE;
+    WITH RECURSIVE up AS (
+        SELECT cluster_id, parent_id FROM clusters WHERE cluster_id = ANY (ids)
+        UNION
+        SELECT c.cluster_id, c.parent_id FROM clusters c JOIN up ON c.cluster_id = up.parent_id
+    )
+    SELECT array_agg(cluster_id ORDER BY cluster_id) INTO above FROM up;
+    IF above IS NULL THEN
+        RETURN;
+    END IF;
+    PERFORM FROM clusters WHERE cluster_id = ANY (above) ORDER BY cluster_id FOR NO KEY UPDATE;
+    SELECT array_agg(memory_id) INTO texts FROM clusters
+    WHERE cluster_id = ANY (above) AND memory_id IS NOT NULL;
+    UPDATE clusters SET dirty = true, memory_id = NULL
+    WHERE cluster_id = ANY (above) AND (NOT dirty OR memory_id IS NOT NULL);
+    DELETE FROM memories WHERE id = ANY (texts);
+END $$;
+
+CREATE FUNCTION public.embeddings_left() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'public'
+    AS $$
+DECLARE
+    left_ids bigint[];
+BEGIN
+    SELECT array_agg(DISTINCT cluster_id) INTO left_ids FROM left_rows WHERE cluster_id IS NOT NULL;
+    IF left_ids IS NOT NULL THEN
+        PERFORM doubt_clusters(left_ids);
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION public.embeddings_moved() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'public'
+    AS $$
+BEGIN
+    PERFORM doubt_clusters(ARRAY[OLD.cluster_id]);
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION public.erasures_forward() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog'
@@ -71,6 +126,21 @@ BEGIN
         RAISE EXCEPTION 'membership only moves forward' USING ERRCODE = 'check_violation';
     END IF;
     RETURN NEW;
+END $$;
+
+CREATE FUNCTION public.memories_changed() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'public'
+    AS $$
+DECLARE
+    ids bigint[];
+BEGIN
+    SELECT array_agg(DISTINCT cluster_id) INTO ids FROM embeddings
+    WHERE memory_id = NEW.id AND cluster_id IS NOT NULL;
+    IF ids IS NOT NULL THEN
+        PERFORM doubt_clusters(ids);
+    END IF;
+    RETURN NULL;
 END $$;
 
 CREATE TABLE public.memories (
@@ -329,6 +399,34 @@ CREATE TABLE public.agents (
     CONSTRAINT agents_read_policy_check CHECK ((read_policy = ANY (ARRAY['isolated'::text, 'shared'::text, 'group'::text])))
 );
 
+CREATE TABLE public.clusters (
+    cluster_id bigint NOT NULL,
+    level smallint DEFAULT 1 NOT NULL,
+    model text NOT NULL,
+    project_id public.id16,
+    parent_id bigint,
+    centroid public.vector,
+    size integer NOT NULL,
+    dirty boolean DEFAULT true NOT NULL,
+    memory_id public.memory_id,
+    settled_at timestamp with time zone,
+    CONSTRAINT clusters_check CHECK ((dirty OR ((centroid IS NOT NULL) AND (size > 0) AND (settled_at IS NOT NULL)))),
+    CONSTRAINT clusters_check1 CHECK (((memory_id IS NULL) OR ((project_id IS NOT NULL) AND (NOT dirty)))),
+    CONSTRAINT clusters_check2 CHECK (((level = 1) OR (project_id IS NOT NULL))),
+    CONSTRAINT clusters_level_check CHECK (((level >= 1) AND (level <= 3)))
+);
+ALTER TABLE ONLY public.clusters ALTER COLUMN centroid SET STATISTICS 0;
+ALTER TABLE ONLY public.clusters ALTER COLUMN centroid SET STORAGE PLAIN;
+
+ALTER TABLE public.clusters ALTER COLUMN cluster_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME public.clusters_cluster_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE public.deliveries (
     seq bigint NOT NULL,
     diff_id public.digest32,
@@ -393,6 +491,7 @@ CREATE TABLE public.embeddings (
     model text NOT NULL,
     dims integer NOT NULL,
     vector public.halfvec NOT NULL,
+    cluster_id bigint,
     CONSTRAINT embeddings_dims_check CHECK ((dims > 0))
 );
 ALTER TABLE ONLY public.embeddings ALTER COLUMN vector SET STATISTICS 0;
@@ -667,6 +766,15 @@ CREATE SEQUENCE public.recv_seq
     NO MAXVALUE
     CACHE 1;
 
+CREATE TABLE public.reembeddings (
+    one boolean DEFAULT true NOT NULL,
+    old_model text NOT NULL,
+    new_model text NOT NULL,
+    total bigint NOT NULL,
+    started_at timestamp with time zone NOT NULL,
+    CONSTRAINT reembeddings_one_check CHECK (one)
+);
+
 CREATE TABLE public.schema_migrations (
     version integer NOT NULL,
     name text NOT NULL,
@@ -729,6 +837,9 @@ ALTER TABLE ONLY public.agents
 
 ALTER TABLE ONLY public.agents
     ADD CONSTRAINT agents_pkey PRIMARY KEY (agent_id);
+
+ALTER TABLE ONLY public.clusters
+    ADD CONSTRAINT clusters_pkey PRIMARY KEY (cluster_id);
 
 ALTER TABLE ONLY public.deliveries
     ADD CONSTRAINT deliveries_pkey PRIMARY KEY (seq);
@@ -817,6 +928,9 @@ ALTER TABLE ONLY public.projects
 ALTER TABLE ONLY public.projects
     ADD CONSTRAINT projects_pkey PRIMARY KEY (project_id);
 
+ALTER TABLE ONLY public.reembeddings
+    ADD CONSTRAINT reembeddings_pkey PRIMARY KEY (one);
+
 ALTER TABLE ONLY public.schema_migrations
     ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (version);
 
@@ -846,6 +960,12 @@ ALTER TABLE ONLY public.witnessed_heads
 
 CREATE INDEX a2a_tasks_agent ON public.a2a_tasks USING btree (agent_id);
 
+CREATE INDEX clusters_dirty ON public.clusters USING btree (cluster_id) WHERE dirty;
+
+CREATE UNIQUE INDEX clusters_memory ON public.clusters USING btree (memory_id) WHERE (memory_id IS NOT NULL);
+
+CREATE INDEX clusters_parent ON public.clusters USING btree (parent_id) WHERE (parent_id IS NOT NULL);
+
 CREATE INDEX deliveries_at ON public.deliveries USING brin (at);
 
 CREATE INDEX deliveries_diff ON public.deliveries USING btree (diff_id, recipient);
@@ -865,6 +985,8 @@ CREATE INDEX diffs_memory ON public.diffs USING btree (memory_id);
 CREATE INDEX diffs_project ON public.diffs USING btree (project_id, hlc, diff_id);
 
 CREATE INDEX embeddings_agent ON public.embeddings USING btree (agent_id);
+
+CREATE INDEX embeddings_cluster ON public.embeddings USING btree (cluster_id);
 
 CREATE INDEX embeddings_project ON public.embeddings USING btree (project_id);
 
@@ -934,6 +1056,10 @@ CREATE TRIGGER diff_marks_immutable BEFORE UPDATE ON public.diff_marks FOR EACH 
 
 CREATE TRIGGER diffs_immutable BEFORE UPDATE ON public.diffs FOR EACH ROW EXECUTE FUNCTION public.refuse_change();
 
+CREATE TRIGGER embeddings_left AFTER DELETE ON public.embeddings REFERENCING OLD TABLE AS left_rows FOR EACH STATEMENT EXECUTE FUNCTION public.embeddings_left();
+
+CREATE TRIGGER embeddings_moved AFTER UPDATE OF vector ON public.embeddings FOR EACH ROW WHEN ((old.cluster_id IS NOT NULL)) EXECUTE FUNCTION public.embeddings_moved();
+
 CREATE TRIGGER erasure_documents_keep BEFORE DELETE OR UPDATE ON public.erasure_documents FOR EACH ROW EXECUTE FUNCTION public.refuse_change();
 
 CREATE TRIGGER erasures_forward BEFORE UPDATE ON public.erasures FOR EACH ROW EXECUTE FUNCTION public.erasures_forward();
@@ -949,6 +1075,8 @@ CREATE TRIGGER ledger_keep BEFORE DELETE OR UPDATE ON public.ledger FOR EACH ROW
 CREATE TRIGGER ledger_keep_all BEFORE TRUNCATE ON public.ledger FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
 
 CREATE TRIGGER members_forward BEFORE UPDATE ON public.members FOR EACH ROW EXECUTE FUNCTION public.members_forward();
+
+CREATE TRIGGER memories_changed AFTER UPDATE ON public.memories FOR EACH ROW WHEN (((old.kind = 'cell'::text) AND ((old.deleted_at IS DISTINCT FROM new.deleted_at) OR ((old.superseded_by)::bytea IS DISTINCT FROM (new.superseded_by)::bytea) OR (old.visibility IS DISTINCT FROM new.visibility) OR ((old.project_id)::bytea IS DISTINCT FROM (new.project_id)::bytea) OR (old.content IS DISTINCT FROM new.content)))) EXECUTE FUNCTION public.memories_changed();
 
 CREATE TRIGGER recipients_forward BEFORE UPDATE ON public.erasure_recipients FOR EACH ROW EXECUTE FUNCTION public.recipients_forward();
 

@@ -15,9 +15,11 @@ RETURNING id;
 
 -- name: insert_vector
 -- The vector of a memory under one model.
-INSERT INTO embeddings (memory_id, agent_id, project_id, model, dims, vector)
-VALUES (:memory_id, :agent_id, :project_id, :model, :dims, :vector)
-ON CONFLICT (memory_id, model) DO UPDATE SET vector = excluded.vector, dims = excluded.dims;
+INSERT INTO embeddings (memory_id, agent_id, project_id, model, dims, vector, cluster_id)
+VALUES (:memory_id, :agent_id, :project_id, :model, :dims, :vector,
+        (SELECT c.cluster_id FROM clusters c WHERE c.cluster_id = :cluster_id FOR KEY SHARE))
+ON CONFLICT (memory_id, model) DO UPDATE
+    SET vector = excluded.vector, dims = excluded.dims, cluster_id = excluded.cluster_id;
 
 -- name: find_duplicate
 -- The live row that an insert met: by source id, then by idempotency key, then by text.
@@ -37,6 +39,10 @@ FOR UPDATE OF m;
 -- name: count_seen_again
 -- The same memory was stored once more.
 UPDATE memories SET seen_count = seen_count + 1 WHERE id = :id;
+
+-- name: present
+-- Which of these ids have a row.
+SELECT id FROM memories WHERE id = ANY (:ids::bytea[]);
 
 -- name: by_ids
 -- Rows by id, whatever their state.
@@ -62,7 +68,7 @@ SET LOCAL plan_cache_mode = force_custom_plan;
 SELECT m.* FROM live_rows m
 WHERE memory_visible(m, :reader, :policy, :group, :projects, :now, :with_superseded)
   AND (:agent_id::bytea IS NULL OR m.agent_id = :agent_id)
-  AND m.kind <> 'agent'
+  AND m.kind = 'cell'
   AND (:before_at::timestamptz IS NULL OR (m.created_at, m.id) < (:before_at::timestamptz, :before_id::bytea))
 ORDER BY m.created_at DESC, m.id DESC
 LIMIT :limit;
@@ -210,20 +216,21 @@ SELECT m.* FROM memory_rows m WHERE m.kind = 'agent' AND m.agent_id = :agent_id 
 ORDER BY m.created_at DESC LIMIT 1;
 
 -- name: count_live
--- Live rows that can be resident.
-SELECT count(*) FROM memories WHERE deleted_at IS NULL;
+-- Live rows that can be resident; aggregates of this node are not.
+SELECT count(*) FROM memories WHERE deleted_at IS NULL AND kind IN ('cell', 'agent');
 
 -- name: export_page
 -- Rows of one agent in id order, for an export.
 SELECT m.* FROM live_rows m
 WHERE memory_visible(m, :reader, :policy, :group, :projects, :now, true)
-  AND m.agent_id = :agent_id AND m.kind <> 'agent'
+  AND m.agent_id = :agent_id AND m.kind = 'cell'
   AND (:after::bytea IS NULL OR m.id > :after)
 ORDER BY m.id LIMIT :limit;
 
 -- name: stored_model
--- A model that vectors of this database were made with.
-SELECT model FROM embeddings GROUP BY model ORDER BY count(*) DESC LIMIT 1;
+-- The model that this database's vectors were made with; during a re-embedding the one before.
+SELECT coalesce((SELECT old_model FROM reembeddings),
+                (SELECT model FROM embeddings GROUP BY model ORDER BY count(*) DESC LIMIT 1));
 
 -- name: vector_of
 -- The vector of one memory.

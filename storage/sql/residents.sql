@@ -26,9 +26,10 @@ WHERE :after::bytea IS NULL OR m.id > :after
 ORDER BY m.id LIMIT :limit;
 
 -- name: without_vector
--- Live rows that have no vector of the model, behind an id.
+-- Live rows that have no vector of the model, behind an id; an aggregate has none.
 SELECT m.* FROM live_rows m
 WHERE NOT EXISTS (SELECT FROM embeddings e WHERE e.memory_id = m.id AND e.model = :model)
+  AND NOT EXISTS (SELECT FROM clusters c WHERE c.memory_id = m.id)
   AND (:after::bytea IS NULL OR m.id > :after)
 ORDER BY m.id LIMIT :limit;
 

@@ -6,14 +6,25 @@ WHERE kind NOT IN ('l1', 'l2', 'beacon') AND id > decode(:after, 'hex')
 ORDER BY id LIMIT :limit;
 
 -- name: plan_aggregates
--- Aggregates of a scope, and those of others whose inputs nobody knows and may be of it.
+-- Aggregates of a scope, those with an input of it, and those whose inputs nobody knows and may be
+-- of it.
+WITH RECURSIVE inputs AS (
+    SELECT DISTINCT e.cluster_id FROM embeddings e
+    WHERE e.cluster_id IS NOT NULL AND (e.agent_id = :agent OR e.project_id = :project)
+), touched AS (
+    SELECT c.cluster_id, c.parent_id, c.memory_id FROM clusters c JOIN inputs i ON i.cluster_id = c.cluster_id
+    UNION
+    SELECT c.cluster_id, c.parent_id, c.memory_id FROM clusters c JOIN touched t ON t.parent_id = c.cluster_id
+)
 SELECT encode(id, 'hex') AS rid,
        CASE WHEN agent_id = :agent OR project_id = :project THEN 'remove' ELSE 'drop' END AS plan
-FROM memories
+FROM memories a
 WHERE kind = :kind AND id > decode(:after, 'hex')
   AND ((agent_id = :agent AND agent_epoch <= :epoch) OR (project_id = :project AND project_epoch <= :epoch)
-       OR project_id IN (SELECT m.project_id FROM memories m
-                         WHERE m.agent_id = :agent AND m.agent_epoch <= :epoch AND m.project_id IS NOT NULL))
+       OR id IN (SELECT memory_id FROM touched)
+       OR (NOT EXISTS (SELECT FROM clusters c WHERE c.memory_id = a.id)
+           AND project_id IN (SELECT m.project_id FROM memories m
+                              WHERE m.agent_id = :agent AND m.agent_epoch <= :epoch AND m.project_id IS NOT NULL)))
 ORDER BY id LIMIT :limit;
 
 -- name: remove_memories

@@ -436,7 +436,7 @@ async def test_a_search_that_fails_or_hangs_is_named_and_residents_answer(
     world.context.residency.has_cold = True
     world.configure(recall_deadline_s=0.2)
     reason = failure.code if failure else "deadline"
-    searches = (memories.search_words, memories.search_vectors)
+    searches = (memories.search_words, world.context.cold.search)
     db = world.db
     world.context.db = Stalled(db, failure, *searches)  # type: ignore[assignment]
     answer = await world.recall(agent, TEXT)

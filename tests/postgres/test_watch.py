@@ -8,9 +8,11 @@ from typing import Any
 import httpx
 import pytest
 import trio
+from click.testing import CliRunner
 
 from erasure import apply
 from gossip.affinity import quantise
+from node.cli.main import cli
 from node.client import BlockingClient, Refused
 from node.memory import forget as ending
 from node.memory.watch import Feed, Handed, newest
@@ -373,3 +375,25 @@ async def test_erasing_an_agent_takes_its_deliveries_along(edge: Edge) -> None:
     await apply.drive(edge.services.erasure, begun.json()["erasure_id"])
     sql = "SELECT count(*) FROM deliveries WHERE recipient_kind = 'agent'"
     assert await world.value(sql) == 0
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+async def test_the_verb_shows_what_is_handed_over_and_resumes(served: Edge) -> None:
+    world = served.world
+    project, (ada, _) = await sailors(world, "ada", "bob")
+    for number in range(3):
+        await announce(world, ada, project, f"{SEA} {number}")
+
+    def invoke(*args: str) -> str:
+        asked = ["watch", "--url", served.url, "--agent", "bob", *args]
+        result = CliRunner().invoke(cli, asked)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    shown = await trio.to_thread.run_sync(invoke, "--after", "0", "--count", "2")
+    told = [line.split("  ", 2) for line in shown.splitlines()]
+    assert [one[1:] for one in told] == [["ada", f"{SEA} 0"], ["ada", f"{SEA} 1"]]
+    rest = await trio.to_thread.run_sync(invoke, "--after", told[-1][0], "--count", "1", "--json")
+    assert json.loads(rest)["memory"]["content"] == f"{SEA} 2"

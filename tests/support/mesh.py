@@ -44,7 +44,7 @@ from gossip.walk import Walk
 from gossip.wire.handshake import PROTO, TOMB_GATE
 from gossip.wire.messages import Hello
 from node.agents import AgentDirectory
-from node.interests import interests
+from node.interests import interests, positions
 from node.memory.context import MemoryContext
 from node.memory.forget import forget
 from node.memory.handing import HandingDesk
@@ -208,6 +208,7 @@ class MeshNode:
             ledger_dir=self.folder / "ledger",
             software=Software("0.1.0", "0" * 40, 1),
         )
+        self.handing = HandingDesk(self.local, self.agents, lambda: 300_000)
         self.mesh = self._mesh(erasure, residency)
         erasure.wake = self.mesh.wake_outbox
         self.context = MemoryContext(
@@ -220,7 +221,7 @@ class MeshNode:
             settings=MemorySettings(),
             walk_energy=self.mesh.walk_energy,
             announced=self.mesh.wake,
-            desk=HandingDesk(self.local, self.agents, lambda: 300_000),
+            desk=self.handing,
         )
         self.desk = ProjectDesk(
             self.local, self.db, self.access, self.agents, self.mesh.address, self._members_changed
@@ -238,6 +239,7 @@ class MeshNode:
     def _mesh(self, erasure: ErasureContext, residency: Residency) -> Mesh:
         async def stored(rows: Sequence[Stored]) -> None:
             await residency.add([(row.memory, row.vector) for row in rows])
+            self.handing.told_of(rows)
 
         async def forgotten(ids: Sequence[MemoryId]) -> None:
             await residency.forget(ids)
@@ -259,7 +261,7 @@ class MeshNode:
             access=self.access,
             erasure=erasure,
             settings=self.settings,
-            hooks=MeshHooks(stored, forgotten, wanted, count),
+            hooks=MeshHooks(stored, forgotten, wanted, count, self.handing.hand_copy),
             model=self.embedder.model_id,
             dim=self.embedder.dimension,
             mono_ms=lambda: time.monotonic_ns() // 1_000_000,
@@ -301,6 +303,13 @@ class MeshNode:
         self.mesh.own_profile_at -= 60_000
         await service.refresh_profile(self.mesh)
         return made
+
+    async def place_agents(self) -> None:
+        """Let the desk know where the agents stand."""
+        found = await positions(
+            self.db, self.local, self.embedder.model_id, self.agents.all(), 1_000
+        )
+        self.handing.place(found)
 
     async def remember(self, agent: AgentProfile, content: str, **options: Any) -> Memory:
         """Store one new memory in the agent's project."""

@@ -119,8 +119,8 @@ class SnapshotMachine(HotGraphMachine):
             assert NAME in self.snapshots.generations()
 
 
-TestHotSnapshot = SnapshotMachine.TestCase
-TestHotSnapshot.settings = settings(
+TestHotRestarts = SnapshotMachine.TestCase
+TestHotRestarts.settings = settings(
     max_examples=100,
     stateful_step_count=25,
     deadline=None,

@@ -23,6 +23,8 @@ from storage.settings import DatabaseSettings, EmbeddedSettings
 TEMPLATE = "migrated_template"
 SETTINGS = DatabaseSettings(pool_min=1, pool_max=4, connect_patience=1.0)
 
+VACUUM_PATIENCE = 20
+
 _numbers = itertools.count(1)
 
 
@@ -44,8 +46,18 @@ async def create_database(island: Island, server: EmbeddedServer, template: str)
 
 
 async def drop_database(island: Island, server: EmbeddedServer, target: Mapping[str, Any]) -> None:
-    """Drop a database although somebody may still be connected."""
+    """Drop a database although somebody may still be connected.
+
+    The server's own vacuum may be at work in it, and only a superuser may end that.
+    """
     sql = f"DROP DATABASE {target['database']} WITH (FORCE)"
+    for _ in range(VACUUM_PATIENCE):
+        try:
+            await island.call(run_sql, server.connect_kwargs, sql)
+        except asyncpg.InsufficientPrivilegeError:
+            await trio.sleep(0.25)
+        else:
+            return
     await island.call(run_sql, server.connect_kwargs, sql)
 
 

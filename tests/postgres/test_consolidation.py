@@ -394,3 +394,25 @@ async def test_forgetting_storing_and_consolidating_at_once_end_in_true_centroid
     forgotten = {row.content for row in rows[:90]}
     texts = await world.rows("SELECT content FROM memories WHERE kind <> 'cell'")
     assert not forgotten & {row["content"] for row in texts}
+
+
+async def test_a_text_that_is_forgotten_itself_is_written_anew(world: World) -> None:
+    project = await world.project("team")
+    a1 = await world.agent("a1", project_id=project)
+    await topics(world, a1, project)
+    consolidation = worker(world, a1)
+    await consolidation.tick()
+    old = await world.value("SELECT id FROM memories WHERE kind = 'l1'")
+    await ending.forget(world.context, a1, [old])
+    assert await world.value("SELECT count(*) FROM clusters WHERE memory_id IS NOT NULL") == 0
+    await consolidation.tick()
+    assert await world.value("SELECT id FROM memories WHERE kind = 'l1'") != old
+
+
+async def test_a_memory_that_expires_lends_its_text_to_nothing(world: World) -> None:
+    project = await world.project("team")
+    a1 = await world.agent("a1", project_id=project)
+    await topics(world, a1, project)
+    await world.change("UPDATE memories SET expires_at = now() + interval '1 year'")
+    await worker(world, a1).tick()
+    assert await world.value("SELECT count(*) FROM memories WHERE kind = 'l1'") == 0

@@ -6,6 +6,7 @@ first SIGTERM or SIGINT stops gracefully, a second one at once; SIGHUP reloads t
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Callable
@@ -91,6 +92,8 @@ async def _serve(services: Services, signals: Signals, announce: Announce) -> No
             url = await edges.start(serve, services)
             port = services.reloader.current.agent_port.settings()
             places = await edges.start(agent_port.serve, services, port)
+            gc.collect()
+            gc.freeze()  # a collection that visits every resident stops the loop for too long
             services.not_ready = None
             services.workspace.write_pid()
             announce(f"http: {url}")

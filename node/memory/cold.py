@@ -38,11 +38,11 @@ log = logging.getLogger(__name__)
 EXACT_ROWS: Final = 8_000
 """Comparing so many rows costs about as much as routing does."""
 FIRST_BUDGET: Final = 4_096
-LEAST_BUDGET: Final = 1_024
+LEAST_BUDGET: Final = 512
 MOST_BUDGET: Final = 65_536
-ENOUGH: Final = 0.955
+ENOUGH: Final = 0.96
 """Below this recall the row budget grows."""
-PLENTY: Final = 0.975
+PLENTY: Final = 0.98
 """Above this recall it shrinks."""
 OVERFETCH: Final = 2
 MOST_TESTED: Final = 8
@@ -191,9 +191,9 @@ class ColdTier:
             around = await self._routed(tx, vector, model)
             if not around:
                 continue
-            # As far from the stored vector as its tenth neighbour, on the other side: where a
-            # question may fall, and no memory lies yet.
-            probe = 2 * vector - memories.as_vector(around[-1]["vector"])
+            # Half as far from the stored vector as its tenth neighbour, on the other side: where
+            # a question may fall, and no memory lies yet.
+            probe = 1.5 * vector - 0.5 * memories.as_vector(around[-1]["vector"])
             probe /= max(float(np.linalg.norm(probe)), 1e-12)
             found = {each["memory_id"] for each in await self._routed(tx, probe, model)}
             exact = await tx.fetch(aggregates.SQL.probe_exact, vector=probe, model=model, limit=TOP)

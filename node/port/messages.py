@@ -48,7 +48,10 @@ class Message(
 
 
 class Hello(Message, tag=1, frozen=True):
-    """The first frame: who calls. Without a token only the node's own user is heard."""
+    """The first frame: who calls. Without a token only the node's own user is heard.
+
+    Frames above 16 KiB must wait for the welcome.
+    """
 
     version: Annotated[int, Meta(ge=1, le=1 << 16)]
     agent: Label | None = None

@@ -96,17 +96,17 @@ def memory(services: Services, row: Memory) -> messages.Memory:
 
 
 def hit(services: Services, found: RecallHit) -> messages.Hit:
-    """One hit of a recall."""
+    """One hit of a recall. Text enumerations go out as they are: the codec writes their text."""
     resident = found.memory
     return messages.Hit(
         resident.id,
         resident.content,
         found.score,
-        found.source.value,
+        found.source,
         found.tier,
         found.cosine,
         found.words,
-        resident.kind.value,
+        resident.kind,
         services.agents.label(resident.agent_id),
         resident.type,
         resident.tags,

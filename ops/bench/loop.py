@@ -54,6 +54,7 @@ def _measure(console: Console, size: int, folder: Path, result: Result) -> None:
     graph = graphs.make_graph(ceiling=size)
     graphs.fill(graph, range(size), graphs.make_vectors(size))
     gc.collect()
+    gc.freeze()
     fresh = graphs.make_vectors(NEW, seed=9)
     snapshots = SnapshotFolder(folder, Owner(b"b" * 16, "bench", DIM, 1))
     work: dict[str, Callable[[], Awaitable[object]]] = {

@@ -34,7 +34,7 @@ from storage.model import EXEMPT_KINDS, Resident
 
 MAX_DIM = 8_192
 START_CAPACITY = 1_024
-WRITE_ROWS = 8
+WRITE_ROWS = 4
 """Rows that one hold of the lock inserts or overwrites: a few milliseconds at most."""
 HIDE_ROWS = 64
 UNLINKED_SHARE = 0.1

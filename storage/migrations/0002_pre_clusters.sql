@@ -94,6 +94,16 @@ CREATE TRIGGER memories_changed AFTER UPDATE ON memories FOR EACH ROW
         OR OLD.content IS DISTINCT FROM NEW.content))
     EXECUTE FUNCTION memories_changed();
 
+-- A text that somebody removes is written anew from what its cluster holds then.
+CREATE FUNCTION aggregates_left() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, public AS $$
+BEGIN
+    UPDATE clusters SET memory_id = NULL WHERE memory_id = OLD.id;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER aggregates_left AFTER DELETE ON memories FOR EACH ROW
+    WHEN (OLD.kind IN ('l1', 'l2', 'beacon')) EXECUTE FUNCTION aggregates_left();
+
 -- What a memory may be clustered with: cells that a project shares among themselves, all others
 -- of the node in one group that never leaves it.
 CREATE FUNCTION cluster_group(project_id bytea, visibility text) RETURNS bytea

@@ -11,6 +11,15 @@ CREATE DOMAIN public.id16 AS bytea
 CREATE DOMAIN public.memory_id AS bytea
 	CONSTRAINT memory_id_check CHECK ((octet_length(VALUE) = 16));
 
+CREATE FUNCTION public.aggregates_left() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'public'
+    AS $$
+BEGIN
+    UPDATE clusters SET memory_id = NULL WHERE memory_id = OLD.id;
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION public.cluster_group(project_id bytea, visibility text) RETURNS bytea
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -1047,6 +1056,8 @@ CREATE INDEX tombstones_erasure ON public.tombstones USING btree (erasure_id);
 CREATE INDEX tombstones_project ON public.tombstones USING btree (project_id, hlc, memory_id);
 
 CREATE INDEX tombstones_unpurged ON public.tombstones USING btree (recv_seq) WHERE (purged_at IS NULL);
+
+CREATE TRIGGER aggregates_left AFTER DELETE ON public.memories FOR EACH ROW WHEN ((old.kind = ANY (ARRAY['l1'::text, 'l2'::text, 'beacon'::text]))) EXECUTE FUNCTION public.aggregates_left();
 
 CREATE TRIGGER deliveries_append BEFORE UPDATE ON public.deliveries FOR EACH ROW EXECUTE FUNCTION public.refuse_change();
 

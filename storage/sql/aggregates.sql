@@ -106,12 +106,13 @@ WHERE model = :model AND project_id IS NOT NULL AND memory_id IS NULL AND NOT di
 ORDER BY cluster_id LIMIT :limit;
 
 -- name: medoid
--- The live text nearest to the middle of the members of some clusters.
+-- The live text nearest to the middle of the members of some clusters, none that expires.
 SELECT m.content FROM (
     SELECT e.memory_id, e.vector <#> :centroid::vector::halfvec AS distance FROM embeddings e
     WHERE e.cluster_id = ANY (:ids::bigint[]) OFFSET 0
 ) e CROSS JOIN LATERAL (SELECT m.* FROM live_rows m WHERE m.id = e.memory_id OFFSET 0) m
-WHERE m.superseded_by IS NULL AND m.visibility = 'global' AND m.project_id = :project_id
+WHERE m.superseded_by IS NULL AND m.expires_at IS NULL AND m.visibility = 'global'
+  AND m.project_id = :project_id
 ORDER BY e.distance, e.memory_id LIMIT 1;
 
 -- name: set_text

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import trio
 from numpy.typing import NDArray
 
 from node.memory import forget as ending
+from node.memory.remember import Draft, Remembered, remember_batch
 from node.workers.consolidation import Consolidation
 from storage import aggregates
 from storage.model import AgentProfile, Memory, MemoryId, ProjectId, ReadPolicy, Visibility
@@ -47,19 +49,22 @@ async def topics(
     visibility: Visibility = Visibility.GLOBAL,
 ) -> list[list[Memory]]:
     """Memories around some middles."""
-    return [
-        [
-            await world.store(
-                agent,
-                f"{agent.name} note {number} of topic {topic}",
-                vector=around(topic, number),
-                project_id=project_id,
-                visibility=visibility,
-            )
-            for number in numbers
-        ]
+    drafts = [
+        Draft(
+            content=f"{agent.name} note {number} of topic {topic}",
+            agent_id=agent.id,
+            vector=around(topic, number),
+            project_id=project_id,
+            visibility=visibility,
+        )
         for topic in range(TOPICS)
+        for number in numbers
     ]
+    stored = []
+    for done in await remember_batch(world.context, drafts):
+        assert isinstance(done, Remembered)
+        stored.append(done.memory)
+    return [stored[place : place + len(numbers)] for place in range(0, len(stored), len(numbers))]
 
 
 async def cluster_of(world: World, memory_id: MemoryId) -> int | None:
@@ -351,3 +356,63 @@ async def test_es_09_consolidation_gives_up_texts_of_an_erased_scope(world: Worl
     done = await worker(world, a1).tick()
     assert (done.placed, done.texts) == (0, 0)
     assert await world.value("SELECT count(*) FROM clusters") == 0
+
+
+async def test_forgetting_storing_and_consolidating_at_once_end_in_true_centroids(
+    world: World,
+) -> None:
+    project = await world.project("team")
+    a1 = await world.agent("a1", project_id=project)
+    rows = await many(world, a1, project)
+    consolidation = worker(world, a1)
+
+    async def forget() -> None:
+        for start in range(0, 90, 9):
+            await ending.forget(world.context, a1, [row.id for row in rows[start : start + 9]])
+
+    async def store() -> None:
+        for number in range(30):
+            await world.store(
+                a1, f"late {number}", vector=around(number % 4, 800 + number), project_id=project
+            )
+
+    async def consolidate() -> None:
+        for _ in range(4):
+            await consolidation.tick()
+
+    async with trio.open_nursery() as nursery:
+        for work in (forget, store, consolidate):
+            nursery.start_soon(work)
+    await consolidation.tick()
+    assert await world.value("SELECT count(*) FROM clusters WHERE dirty") == 0
+    for cluster_id, centroid in (await centroids(world)).items():
+        members = await world.db.read(aggregates.members, [cluster_id])
+        if len(members) == await world.value(
+            f"SELECT size FROM clusters WHERE cluster_id = {cluster_id}"
+        ):
+            np.testing.assert_allclose(centroid, await mean_of(world, cluster_id), atol=1e-5)
+    forgotten = {row.content for row in rows[:90]}
+    texts = await world.rows("SELECT content FROM memories WHERE kind <> 'cell'")
+    assert not forgotten & {row["content"] for row in texts}
+
+
+async def test_a_text_that_is_forgotten_itself_is_written_anew(world: World) -> None:
+    project = await world.project("team")
+    a1 = await world.agent("a1", project_id=project)
+    await topics(world, a1, project)
+    consolidation = worker(world, a1)
+    await consolidation.tick()
+    old = await world.value("SELECT id FROM memories WHERE kind = 'l1'")
+    await ending.forget(world.context, a1, [old])
+    assert await world.value("SELECT count(*) FROM clusters WHERE memory_id IS NOT NULL") == 0
+    await consolidation.tick()
+    assert await world.value("SELECT id FROM memories WHERE kind = 'l1'") != old
+
+
+async def test_a_memory_that_expires_lends_its_text_to_nothing(world: World) -> None:
+    project = await world.project("team")
+    a1 = await world.agent("a1", project_id=project)
+    await topics(world, a1, project)
+    await world.change("UPDATE memories SET expires_at = now() + interval '1 year'")
+    await worker(world, a1).tick()
+    assert await world.value("SELECT count(*) FROM memories WHERE kind = 'l1'") == 0

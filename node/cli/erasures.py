@@ -50,7 +50,7 @@ def checked(answer: httpx.Response) -> httpx.Response:
 
 @click.group(cls=Verbs)
 def erase() -> None:
-    """Remove everything of an agent or a project, here and at every peer, and prove it.
+    """Remove everything of an agent or a project, here and at every peer, with a certificate.
 
     \b
     Exit codes:
@@ -187,7 +187,7 @@ def _tell(told: dict[str, Any], as_json: bool) -> None:
     )
     if told.get("certificate"):
         click.echo(
-            f"proof: mnemesh certificate {told['erasure_id']} -o FOLDER --with ...", err=True
+            f"evidence: mnemesh certificate {told['erasure_id']} -o FOLDER --with ...", err=True
         )
 
 

@@ -34,8 +34,8 @@ def run(console: Console, size: int = SIZE) -> int:
     owner = np.zeros(size, np.int64)
     order = np.random.default_rng(3).permutation(size)
     start = 0
-    for agent, share in enumerate((0.001, 0.01, 0.1), start=1):
-        owner[order[start : start + int(share * size)]] = agent
+    for number, share in enumerate((0.001, 0.01, 0.1), start=1):
+        owner[order[start : start + int(share * size)]] = number
         start += int(share * size)
     graph = graphs.make_graph()
     for first in range(0, size, 1_000):
@@ -44,7 +44,7 @@ def run(console: Console, size: int = SIZE) -> int:
             [replace(graphs.make_resident(n), agent_id=id_of(int(owner[n]))) for n in part],
             vectors[part.start : part.stop],
         )
-    agents = {"100 %": None, "10 %": 3, "1 %": 2, "0.1 %": 1}
+    agents: dict[str, int | None] = {"100 %": None, "10 %": 3, "1 %": 2, "0.1 %": 1}
     unfiltered = 0.0
     for name, agent in agents.items():
         passing = np.arange(size) if agent is None else np.flatnonzero(owner == agent)

@@ -82,8 +82,8 @@ class Snapshots:
         self._gauge(source)
         log.info("%d residents from %s", self.start.residents, source)
         self._mark = self._now()
-        if source != "snapshot":
-            self._mark.changes -= 1  # an unchanged graph without a file is worth one
+        if source != "snapshot" or self.start.reloaded:
+            self._mark.changes -= 1  # an unchanged graph without an up-to-date file is worth one
         return self.start
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -113,20 +113,31 @@ class Snapshots:
         return await trio.to_thread.run_sync(partial(self.write_now, check=check))
 
     async def last_write(self) -> None:
-        """At a graceful stop: what changed since the last write, if it is done in time."""
+        """At a graceful stop, when nobody writes any more: what changed, if it is done in time.
+
+        What is committed is in the graph by then, so the present state of the database is the
+        stamp, and the next start has nothing to read again.
+        """
         if self._residency.degraded or not self._changed():
             return
         try:
-            await trio.to_thread.run_sync(self.write_now, STOP_S)
+            stamp = await self._db.read(residents.stamp, self._node.clock.last)
+            await trio.to_thread.run_sync(partial(self.write_now, STOP_S, stamp=stamp))
         except SnapshotFailed as error:
             log.warning("%s at the stop; the next start reads more rows", error)
 
     def write_now(
-        self, patience_s: float = PATIENCE_S, check: Callable[[], object] | None = None
+        self,
+        patience_s: float = PATIENCE_S,
+        check: Callable[[], object] | None = None,
+        stamp: Stamp | None = None,
     ) -> Written:
-        """`write` for a worker thread. Raises SnapshotFailed, and what `check` raises."""
+        """`write` for a worker thread. Raises SnapshotFailed, and what `check` raises.
+
+        Without a stamp the newest counts that is old enough for all commits to have arrived.
+        """
         mark = self._now()
-        stamp = self._settled()
+        stamp = stamp or self._settled()
         try:
             written = self.folder.write(self._residency.graph, stamp, patience_s, check)
         except SnapshotFailed:

@@ -15,7 +15,7 @@ from storage.errors import InvalidInput
 class EmbeddedSettings:
     """How the node runs a PostgreSQL of its own."""
 
-    shared_buffers_mb: int = 16
+    shared_buffers_mb: int = 64
     max_connections: int = 20
     durable: bool = True
     """False turns fsync off: for tests only, a power loss then destroys the data."""

@@ -91,7 +91,7 @@ WITH terms AS MATERIALIZED (
           AND w.kind <> 'agent'
           AND (w.agent_id = :reader
                OR (w.visibility = 'global' AND (:policy = 'shared' OR w.agent_id = ANY (:group::bytea[]))))
-          AND (w.project_id IS NULL OR w.project_id = ANY (:projects::bytea[]))
+          AND coalesce(w.project_id = ANY (:projects::bytea[]), true)
           AND (:of_agents::bytea[] IS NULL OR w.agent_id = ANY (:of_agents::bytea[]))
           AND (:of_projects::bytea[] IS NULL OR w.project_id = ANY (:of_projects::bytea[]))
           AND (:of_kinds::text[] IS NULL OR w.kind = ANY (:of_kinds::text[]))
@@ -114,7 +114,7 @@ WITH terms AS MATERIALIZED (
 ), ranked AS MATERIALIZED (
     SELECT h.id, sum(f.rarity * 2.2 / (1 + 1.2 * (0.25 + 0.75 * h.size / t.size))) AS rank
     FROM hits h JOIN frequency f ON f.term = h.term CROSS JOIN typical t
-    GROUP BY h.id ORDER BY rank DESC, h.id LIMIT :limit * 8
+    GROUP BY h.id ORDER BY rank DESC, h.id LIMIT :limit * 4
 )
 SELECT m.*, r.rank, -(e.vector <#> :vector) AS score
 FROM ranked r JOIN live_rows m ON m.id = r.id

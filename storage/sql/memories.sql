@@ -91,7 +91,7 @@ WITH terms AS MATERIALIZED (
           AND w.kind <> 'agent'
           AND (w.agent_id = :reader
                OR (w.visibility = 'global' AND (:policy = 'shared' OR w.agent_id = ANY (:group::bytea[]))))
-          AND coalesce(w.project_id = ANY (:projects::bytea[]), true)
+          AND CASE WHEN w.project_id IS NULL THEN true ELSE w.project_id = ANY (:projects::bytea[]) END
           AND (:of_agents::bytea[] IS NULL OR w.agent_id = ANY (:of_agents::bytea[]))
           AND (:of_projects::bytea[] IS NULL OR w.project_id = ANY (:of_projects::bytea[]))
           AND (:of_kinds::text[] IS NULL OR w.kind = ANY (:of_kinds::text[]))

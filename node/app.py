@@ -118,10 +118,12 @@ async def open_node(
             mesh_id=await _mesh_id(db),
             wall=wall,
         )
-        yield await _compose(workspace, reloader, island, db, node, embedder, life)
+        services = _compose(workspace, reloader, island, db, node, embedder, life)
+        await _load(services)
+        yield services
 
 
-async def _compose(
+def _compose(
     workspace: Workspace,
     reloader: Reloader,
     island: Island,
@@ -130,10 +132,10 @@ async def _compose(
     embedder: Embedder,
     life: LastLife,
 ) -> Services:
+    """Make every part and hand it what it needs; nothing is read yet."""
     config = reloader.current
     metrics = build_metrics()
     access = LiveAccess(Access())
-    await access.reload(db)
     agents = AgentDirectory(node, db, access, embedder)
     graph = HotGraph(embedder.dimension, config.eviction.settings(), wall_ms)
     residency = Residency(graph, node, embedder.model_id)
@@ -187,7 +189,7 @@ async def _compose(
             service.watch_project(mesh, project_id)
         await service.relink(mesh)
 
-    services = Services(
+    return Services(
         workspace=workspace,
         reloader=reloader,
         island=island,
@@ -222,19 +224,23 @@ async def _compose(
         last_life=life,
         started_at=wall(),
     )
-    await agents.load()
+
+
+async def _load(services: Services) -> None:
+    """Read what lives in memory: access lists, agents, residents and clusters."""
+    await services.access.reload(services.db)
+    await services.agents.load()
 
     async def agents_changed() -> None:
         await services.place_agents()
-        await service.announce_cards(mesh)
+        await service.announce_cards(services.mesh)
 
-    agents.on_change(agents_changed)
-    await sync_roster(services, config)
+    services.agents.on_change(agents_changed)
+    await sync_roster(services, services.reloader.current)
     await services.place_agents()
-    await snapshots.load()
-    await memory.cold.refresh(db, embedder.model_id)
-    reloader.on_change(partial(apply_config, services))
-    return services
+    await services.snapshots.load()
+    await services.memory.cold.refresh(services.db, services.memory.embedder.model_id)
+    services.reloader.on_change(partial(apply_config, services))
 
 
 def _mesh(

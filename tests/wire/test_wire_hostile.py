@@ -206,7 +206,10 @@ def test_a_message_that_the_peer_would_refuse_is_not_encoded(message):
 
 
 def test_the_largest_messages_fit_a_frame():
-    encode(Copy(b"x" * 40 * 1024, SIGNATURE, Hop(1, 1, 1, 1, 1, (b"abcd",) * 32), True))
-    encode(Content(DIGEST, 1024 * 1024, 0, b"x" * 48 * 1024))
-    encode(Deliver(Topic.NOTICE, b"s" * 64, 1024 * 1024, 0, b"x" * 48 * 1024))
-    encode(Page(PROJECT, (DIGEST,) * 1024, b"n" * 40, False))
+    largest = (
+        Copy(b"x" * 40 * 1024, SIGNATURE, Hop(1, 1, 1, 1, 1, (b"abcd",) * 32), True),
+        Content(DIGEST, 1024 * 1024, 0, b"x" * 48 * 1024),
+        Deliver(Topic.NOTICE, b"s" * 64, 1024 * 1024, 0, b"x" * 48 * 1024),
+        Page(PROJECT, (DIGEST,) * 1024, b"n" * 40, False),
+    )
+    assert [decode(encode(message)) for message in largest] == list(largest)

@@ -199,8 +199,8 @@ def test_lock_removes_a_stale_pid_file(workspace: Workspace) -> None:
 
 def test_lock_can_be_taken_again(workspace: Workspace) -> None:
     for _ in range(2):
-        with workspace.lock():
-            pass
+        with workspace.lock(), pytest.raises(WorkspaceInUse), workspace.lock():
+            pytest.fail("two locks on one workspace")
 
 
 def test_no_workspace_has_no_process(tmp_path: Path) -> None:

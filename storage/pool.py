@@ -163,6 +163,7 @@ class Database:
             except TransactionConflict:
                 ceiling = min(RETRY_CAP, RETRY_BASE * 2**attempt)
                 delay = random.uniform(ceiling / 2, ceiling)
+            _raise_if_cancelled()
             await asyncio.sleep(delay)
         return await self._attempt(readonly, work)
 
@@ -181,7 +182,7 @@ class Database:
             return result
         finally:
             with suppress(*DRIVER_ERRORS):  # the pool has dropped the connection by then
-                await self._pool.release(connection, timeout=RELEASE_TIMEOUT)
+                await _to_the_end(self._pool.release(connection, timeout=RELEASE_TIMEOUT))
 
 
 async def _roll_back(connection: asyncpg.Connection, transaction: Any) -> None:
@@ -195,17 +196,28 @@ async def _roll_back(connection: asyncpg.Connection, transaction: Any) -> None:
 
 async def _commit(transaction: Any) -> None:
     """Commit and wait for the verdict even when cancelled, so that no finished work is lost."""
-    commit = asyncio.ensure_future(_translated(transaction.commit))
-    while not commit.done():
+    try:
+        await _to_the_end(_translated(transaction.commit))
+    except (DatabaseUnavailable, asyncio.CancelledError):
+        unknown = CommitUnknown()
+    else:
+        return
+    raise unknown
+
+
+async def _to_the_end(work: Awaitable[T]) -> T:
+    """The result of `work`, waited for even when this task is cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
         with suppress(asyncio.CancelledError):
-            await asyncio.wait([commit])
-    if commit.cancelled():
-        raise CommitUnknown
-    failure = commit.exception()
-    if isinstance(failure, DatabaseUnavailable):
-        raise CommitUnknown
-    if failure is not None:
-        raise failure
+            await asyncio.wait([task])
+    return task.result()
+
+
+def _raise_if_cancelled() -> None:
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def connect_arguments(target: Target, settings: DatabaseSettings) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
+from asyncpg.pool import PoolConnectionHolder
 
 from storage.database_errors import (
     CommitUnknown,
@@ -387,6 +388,26 @@ async def test_f25_cancelling_during_commit_keeps_the_result(
                 finished = True
         assert finished
         assert await notes.read(value, COUNT) == 1
+
+
+async def test_f25_cancelling_after_commit_keeps_the_result(
+    notes: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = trio.lowlevel.current_trio_token()
+    release = PoolConnectionHolder.release
+
+    async def cancel_and_release(holder: PoolConnectionHolder, timeout: float | None) -> None:
+        token.run_sync_soon(scope.cancel)
+        await asyncio.sleep(0.05)
+        await release(holder, timeout)
+
+    monkeypatch.setattr(PoolConnectionHolder, "release", cancel_and_release)
+    with trio.fail_after(10), trio.CancelScope() as scope:
+        assert await notes.transact(insert, id=1, text="one") == 1
+    monkeypatch.undo()
+    assert scope.cancel_called
+    assert await notes.read(value, COUNT) == 1
+    assert not scope.cancelled_caught
 
 
 async def test_a_server_that_is_not_there_is_one_line(island: Island, tmp_path: Path) -> None:

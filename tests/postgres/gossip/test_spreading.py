@@ -46,6 +46,7 @@ async def test_a_memory_reaches_the_peer_that_wants_it_and_no_other(town: Town) 
     await c.agent("sailor", "boats harbour wind", project)
     await a.linked(b, c)
     await b.linked(c)
+    await until(lambda: _complete(b), "nothing is left to repair")
 
     memory = await a.remember(writer, WORDS)
     await stored(a, memory.id, b.id)

@@ -21,15 +21,16 @@ from numpy.typing import NDArray
 from storage.errors import InvalidInput
 from storage.hot import forking, heat
 from storage.hot.consistency import Consistency
-from storage.hot.image import BadImage, Image, gather_vectors, live_index
+from storage.hot.image import BadImage, Image, live_index, vectors_of
 from storage.hot.index import LabelIndex
 from storage.hot.rebuild import Aside
 from storage.hot.reports import HotStats, InsertReport, LimitsReport, PurgeReport
-from storage.hot.residents import Residents
+from storage.hot.residents import OBJECT_BYTES, Residents
+from storage.hot.rows import ROW_MASK, Rows, label_of
 from storage.hot.searching import Searching
 from storage.hot.settings import RELOADABLE, HotSettings
 from storage.hot.turns import TurnLock
-from storage.hot.vectors import Rows, unit_rows
+from storage.hot.vectors import unit_rows
 from storage.model import EXEMPT_KINDS, Resident
 
 MAX_DIM = 8_192
@@ -65,7 +66,7 @@ class HotGraph(Searching, Consistency):
         self._index = LabelIndex(dim, capacity, settings)
         self._rows = Rows(dim, capacity)
         self._residents = Residents(self._rows)
-        self._next_label = 0
+        self._next_serial = 1
         self._aside: Aside | None = None
         self._inserted = self._evicted = self._rebuilds = self._searches = self._changes = 0
         self._unlinked = False
@@ -89,7 +90,7 @@ class HotGraph(Searching, Consistency):
         """A copy of the unit vector of a resident, or None."""
         with self._lock:
             entry = self._residents.get(memory_id)
-            return self._rows.vectors[entry.row].copy() if entry else None
+            return self._index.vector(entry.label) if entry else None
 
     def residents(self) -> list[Resident]:
         """All resident records at one moment."""
@@ -105,7 +106,7 @@ class HotGraph(Searching, Consistency):
                 dead=self._index.dead,
                 exempt=self._residents.exempt,
                 capacity=self._rows.capacity,
-                bytes=self._rows.nbytes + self._index.nbytes,
+                bytes=self._rows.nbytes + self._index.nbytes + OBJECT_BYTES * len(self._residents),
                 inserted_total=self._inserted,
                 evicted_total=self._evicted,
                 rebuilds_total=self._rebuilds,
@@ -166,7 +167,7 @@ class HotGraph(Searching, Consistency):
                 self._take_out(resident.id)
                 self._evicted += 1
                 return False
-            self._residents.replace(entry, resident)
+            self._residents.replace(entry.row, resident)
             self._changes += 1
             return True
 
@@ -311,15 +312,16 @@ class HotGraph(Searching, Consistency):
             raise BadImage("the graph is not empty")
         image.check(self._dim, settings, self._limit)
         rows = Rows(self._dim, int(state["max_elements"]))
-        gather_vectors(state, image.labels, rows.vectors)
+        for labels, units in vectors_of(state, image.labels):
+            rows.codes.put(labels & ROW_MASK, units)
         residents = Residents(rows)
-        for resident, label in zip(image.residents, image.labels.tolist(), strict=True):
-            residents.adopt(resident, label)
-        rows.heat[:count], rows.last_ms[:count] = image.heat, image.last_ms
+        residents.adopt(image.residents, image.labels)
+        taken = image.labels & ROW_MASK
+        rows.heat[taken], rows.last_ms[taken] = image.heat, image.last_ms
         index = LabelIndex.restored(state, count, settings)
         with self._lock:
             self._rows, self._residents, self._index = rows, residents, index
-            self._next_label = image.next_label
+            self._next_serial = image.next_serial
             self._unlinked = True
 
     def set_limits(self, settings: HotSettings) -> LimitsReport:
@@ -358,14 +360,14 @@ class HotGraph(Searching, Consistency):
     # Under the lock
 
     def _image(self) -> Image:
-        entries = list(self._residents.entries())
-        rows = np.fromiter((entry.row for entry in entries), np.intp, len(entries))
+        labels = self._rows.living()
+        rows = labels & ROW_MASK
         return Image(
-            residents=[entry.resident for entry in entries],
-            labels=self._rows.labels[rows],
+            residents=list(self._residents),
+            labels=labels,
             heat=self._rows.heat[rows],
             last_ms=self._rows.last_ms[rows],
-            next_label=self._next_label,
+            next_serial=self._next_serial,
             index=live_index(self._index.state()),
         )
 
@@ -391,32 +393,40 @@ class HotGraph(Searching, Consistency):
         updated = exempt = 0
         for resident, unit in part:
             warmth = heat.first_heat(now_ms, half_life)
-            entry = self._residents.get(resident.id)
-            if entry is not None:
-                warmth = heat.warmed(float(self._rows.heat[entry.row]), now_ms, half_life)
+            row = self._residents.row_of(resident.id)
+            if row is not None:
+                warmth = heat.warmed(float(self._rows.heat[row]), now_ms, half_life)
                 self._take_out(resident.id)
             if resident.kind in EXEMPT_KINDS:
                 if self._residents.exempt + exempt >= half:
                     tally.refused.append(resident.id)
                     continue
                 exempt += 1
-            updated += entry is not None
+            updated += row is not None
             admitted.append((resident, unit, warmth))
         excess = len(self._residents) + len(admitted) - self._settings.ceiling
         if excess > 0:
             tally.evicted += self._evict_coldest(excess + self._settings.ceiling // SPARE)
-        labels = range(self._next_label, self._next_label + len(admitted))
-        self._next_label = labels.stop
         if admitted:
-            self._index.add(labels, np.stack([unit for _, unit, _ in admitted]))
-        for label, (resident, unit, warmth) in zip(labels, admitted, strict=True):
-            self._residents.add(resident, label, unit, warmth, now_ms)
-            if self._aside is not None:
-                self._aside.note_added(label)
+            self._admit(admitted, now_ms)
         self._changes += len(admitted)
         tally.updated += updated
         tally.inserted += len(admitted) - updated
         self._inserted += len(admitted) - updated
+
+    def _admit(
+        self, admitted: Sequence[tuple[Resident, NDArray[np.float32], float]], now_ms: int
+    ) -> None:
+        residents, units, warmth = zip(*admitted, strict=True)
+        rows = self._rows.next_free(len(admitted))
+        labels = [label_of(self._next_serial + n, row) for n, row in enumerate(rows)]
+        self._next_serial += len(labels)
+        vectors = np.stack(units)
+        self._index.add(labels, vectors)
+        self._residents.add(residents, labels, vectors, warmth, now_ms)
+        if self._aside is not None:
+            for label in labels:
+                self._aside.note_added(label)
 
     def _evict_coldest(self, count: int) -> list[bytes]:
         ids = self._residents.coldest(count)
@@ -432,7 +442,7 @@ class HotGraph(Searching, Consistency):
             return False
         self._changes += 1
         self._index.bury(entry.label, memory_id)
-        self._residents.remove(entry)
+        self._residents.remove(entry.row)
         if self._aside is not None:
             self._aside.note_gone(entry.label, memory_id)
         return True
@@ -451,21 +461,21 @@ class HotGraph(Searching, Consistency):
         settings = self._settings
         aside = Aside(LabelIndex(self._dim, capacity, settings), settings.threads)
         with self._lock:
-            labels = self._residents.labels()
+            labels = self._rows.living()
             self._aside = aside
             if capacity > self._rows.capacity:
-                self._rows.begin_growth(capacity)
+                self._rows.codes.begin_growth(capacity)
         try:
             block: int | None = 0
             while block is not None:
                 with self._lock:
-                    block = self._rows.copy_block(block)
+                    block = self._rows.codes.copy_block(block, self._rows.used)
             order = np.random.default_rng(settings.seed + self._rebuilds).permutation(labels)
-            aside.fill(order, self._residents.gather, self._lock)
+            aside.fill(order, self._gathered, self._lock)
             with self._writing:
-                aside.catch_up(self._residents.gather, self._lock)
+                aside.catch_up(self._gathered, self._lock)
                 with self._lock:
-                    aside.catch_up(self._residents.gather, nullcontext())
+                    aside.catch_up(self._gathered, nullcontext())
                     self._rows.finish_growth()
                     self._index = aside.index
                     self._unlinked = False
@@ -473,7 +483,7 @@ class HotGraph(Searching, Consistency):
         finally:
             with self._lock:
                 self._aside = None
-                self._rows.drop_growth()
+                self._rows.codes.drop_growth()
 
 
 def _parts(ids: Iterable[bytes], size: int) -> Iterator[list[bytes]]:

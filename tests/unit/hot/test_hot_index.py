@@ -20,23 +20,23 @@ def five(rng):
 
 
 def query(rng):
-    return rng.normal(size=8).astype(np.float32)
+    return rng.normal(size=(1, 8)).astype(np.float32)
 
 
 def test_more_neighbours_than_live_are_asked_for(five, rng):
     labels, _ = five.nearest(query(rng), 10, 64)
-    assert sorted(labels.tolist()) == [2, 3, 4]
+    assert sorted(labels[0].tolist()) == [2, 3, 4]
 
 
 def test_more_neighbours_than_ef_are_found(rng):
     index = LabelIndex(8, 200, HotSettings())
     index.add(range(200), rng.normal(size=(200, 8)).astype(np.float32))
-    assert len(index.nearest(query(rng), 150, 10)[0]) == 150
+    assert len(index.nearest(query(rng), 150, 10)[0][0]) == 150
 
 
 def test_an_empty_index_has_no_neighbours(rng):
     labels, cosines = LabelIndex(8, 10, HotSettings()).nearest(query(rng), 5, 64)
-    assert (labels.tolist(), cosines.tolist()) == ([], [])
+    assert (labels.tolist(), cosines.tolist()) == ([[]], [[]])
 
 
 def test_too_few_reachable_neighbours_are_told_apart_from_none(five, rng):
@@ -65,7 +65,7 @@ def test_a_full_index_takes_as_many_as_are_dead(rng):
     index.add(range(3), rng.normal(size=(3, 8)).astype(np.float32))
     index.bury(1, b"one")
     index.add([3], rng.normal(size=(1, 8)).astype(np.float32))
-    assert sorted(index.nearest(query(rng), 3, 64)[0].tolist()) == [0, 2, 3]
+    assert sorted(index.nearest(query(rng), 3, 64)[0][0].tolist()) == [0, 2, 3]
 
 
 def test_wiped_graves_are_dead_slots_without_an_occupant(five):
@@ -84,6 +84,6 @@ def test_no_vector_is_ever_found_under_a_dead_label_after_much_reuse(rng):
             index.wipe_graves(b"x%d" % gone)
         index.add([label], rng.normal(size=(1, 8)).astype(np.float32))
         living.append(label)
-        found = index.nearest(query(rng), 10, 64)[0].tolist()
+        found = index.nearest(query(rng), 10, 64)[0][0].tolist()
         assert len(set(found)) == 10
         assert set(found) <= set(living)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from storage.hot.codes import Codes
 from storage.hot.index import IndexFault, LabelIndex
 from storage.model import MemoryKind
 
@@ -22,7 +23,10 @@ def ten(graph, resident, rng):
 
 
 def in_rows(hot, needle):
-    return needle in hot._rows.vectors.tobytes()
+    """Whether a row has the code of these bytes of a vector."""
+    codes = Codes(len(needle) // 4, 1)
+    codes.put(np.array([0]), np.frombuffer(needle, np.float32)[np.newaxis, :])
+    return codes.codes.tobytes() in hot._rows.codes.codes.tobytes()
 
 
 @pytest.mark.parametrize("leave", ["evict", "hide", "forget"])

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -42,7 +43,7 @@ def full(graph, resident, rng):
     """A graph of 300, of which every third was evicted, with records of every form."""
     hot = graph(exact_limit=0)
     records = [
-        replace(
+        msgspec.structs.replace(
             resident(n, agent=n % 5, kind=MemoryKind.L2 if n % 50 == 1 else MemoryKind.CELL),
             project_id=ids(n % 3 + 900)[0] if n % 2 else None,
             visibility=Visibility.PRIVATE if n % 7 == 0 else Visibility.GLOBAL,

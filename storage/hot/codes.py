@@ -10,11 +10,14 @@ larger arrays while the old ones serve, so that no lock is held for the whole co
 from __future__ import annotations
 
 import math
-import mmap
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from storage.hot.pages import untouched
+
+Number = TypeVar("Number", bound=np.generic)
 
 LARGEST: Final = 127
 BLOCK_ROWS: Final = 2_048
@@ -28,8 +31,8 @@ class Codes:
     """Coded vectors by row; a freed row is zeroed at once, so no vector outlives its resident."""
 
     def __init__(self, dim: int, capacity: int) -> None:
-        self.codes = _untouched(capacity, dim)
-        self.scales = np.zeros(capacity, np.float32)
+        self.codes: NDArray[np.int8] = untouched(np.int8, capacity, dim)
+        self.scales: NDArray[np.float32] = untouched(np.float32, capacity)
         self._larger: NDArray[np.int8] | None = None
 
     @property
@@ -69,7 +72,7 @@ class Codes:
 
     def begin_growth(self, capacity: int) -> None:
         """Start to copy into an array of `capacity` rows; writes go to both until the end."""
-        self._larger = _untouched(capacity, self.codes.shape[1])
+        self._larger = untouched(np.int8, capacity, self.codes.shape[1])
 
     def copy_block(self, start: int, used: int) -> int | None:
         """Copy one block of the used rows; the start of the next, or None at the end."""
@@ -80,26 +83,23 @@ class Codes:
         return part.stop
 
     def finish_growth(self) -> int:
-        """Serve from the larger array; how many rows are new, 0 without a growth under way."""
+        """Serve from the larger array; how many rows there are, 0 without a growth under way."""
         if self._larger is None:
             return 0
-        more = len(self._larger) - len(self.codes)
         self.codes, self._larger = self._larger, None
-        self.scales = np.concatenate([self.scales, np.zeros(more, np.float32)])
-        return more
+        self.scales = grown(self.scales, len(self.codes))
+        return len(self.codes)
 
     def drop_growth(self) -> None:
         """Give up a growth that failed."""
         self._larger = None
 
 
-def _untouched(capacity: int, dim: int) -> NDArray[np.int8]:
-    """Zeros straight from the system: they cost memory page by page, and are given back whole.
-
-    What the allocator hands out may be pages that it had before, which `calloc` must clear.
-    """
-    pages = mmap.mmap(-1, capacity * dim, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return np.frombuffer(pages, np.int8).reshape(capacity, dim)
+def grown(column: NDArray[Number], capacity: int) -> NDArray[Number]:
+    """A copy of a column with so many rows, the new ones zero."""
+    larger: NDArray[Number] = untouched(column.dtype, capacity)
+    larger[: len(column)] = column
+    return larger
 
 
 def reach(query: NDArray[np.float32]) -> float:

@@ -23,23 +23,27 @@ from storage.hot import forking, heat
 from storage.hot.consistency import Consistency
 from storage.hot.image import BadImage, Image, live_index, vectors_of
 from storage.hot.index import LabelIndex
+from storage.hot.pages import give_back
 from storage.hot.rebuild import Aside
 from storage.hot.reports import HotStats, InsertReport, LimitsReport, PurgeReport
 from storage.hot.residents import OBJECT_BYTES, Residents
 from storage.hot.rows import ROW_MASK, Rows, label_of
 from storage.hot.searching import Searching
 from storage.hot.settings import RELOADABLE, HotSettings
-from storage.hot.turns import TurnLock
+from storage.hot.turns import Pace, TurnLock
 from storage.hot.vectors import unit_rows
 from storage.model import EXEMPT_KINDS, Resident
 
 MAX_DIM = 8_192
 START_CAPACITY = 1_024
-WRITE_ROWS = 4
-"""Rows that one hold of the lock inserts or overwrites: a few milliseconds at most."""
 HIDE_ROWS = 64
 UNLINKED_SHARE = 0.1
 """Dead slots without their vectors lead searches nowhere; recall falls below 0.99 above this."""
+HOLLOW_SHARE = 1 / 3
+"""With more dead slots than that, to link all anew costs less than to relink them one by one."""
+MANY = 64
+"""Rows of an insert that may wait for that."""
+TIDY_ROWS = 8_192
 SPARE = 1_024
 """At the ceiling an eviction takes 1/SPARE of it more, so that not every insert plans one."""
 
@@ -70,6 +74,8 @@ class HotGraph(Searching, Consistency):
         self._aside: Aside | None = None
         self._inserted = self._evicted = self._rebuilds = self._searches = self._changes = 0
         self._unlinked = False
+        self._pace = Pace()
+        self._untidy = 0
         self._building = threading.Lock()
         self._writing = threading.Lock()
         self._lock = TurnLock()
@@ -137,6 +143,8 @@ class HotGraph(Searching, Consistency):
             raise InvalidInput(f"vectors has {len(units)} rows for {len(residents)} residents")
         last = {resident.id: position for position, resident in enumerate(residents)}
         batch = [(residents[position], units[position]) for position in last.values()]
+        if len(batch) >= MANY:
+            self._relink()
         tally = _Tally()
         done = 0
         while done < len(batch):
@@ -146,9 +154,11 @@ class HotGraph(Searching, Consistency):
                     done += len(part)
                     if only_absent:
                         part = [each for each in part if each[0].id not in self._residents]
-                    self._insert_part(part, tally)
+                    with self._pace.of(len(part)):
+                        self._insert_part(part, tally)
                     continue
             self._grow(len(part))
+        self._tidy(len(batch))
         return InsertReport(
             tally.inserted, tally.updated, tuple(tally.evicted), tuple(tally.refused)
         )
@@ -230,14 +240,17 @@ class HotGraph(Searching, Consistency):
         Also those that left earlier and whose slots were not reused. A rebuild under way drops
         its copy before it serves. Idempotent. Raises IndexFault; then call it again.
         """
-        chosen = list(ids)
+        chosen = list(dict.fromkeys(ids))
         self.hide(chosen)
-        forgotten = 0
-        for part in _parts(chosen, WRITE_ROWS):
+        forgotten = done = 0
+        while done < len(chosen):
             with self._lock:
+                part = chosen[done : done + self._pace.rows(self._searches)]
+                done += len(part)
                 for memory_id in part:
                     self._take_out(memory_id)
-                    forgotten += self._index.wipe_graves(memory_id) > 0
+                with self._pace.of(len(part)):
+                    forgotten += self._index.wipe_graves(part, self._settings.threads)
         return forgotten
 
     def purge(self, ids: Iterable[bytes], *, rebuild: bool) -> PurgeReport:
@@ -374,7 +387,7 @@ class HotGraph(Searching, Consistency):
     def _step(self) -> int:
         """Rows of one part; never more than can be made room for beside the exempt half."""
         ceiling = self._settings.ceiling
-        return min(WRITE_ROWS, ceiling - ceiling // 2)
+        return min(self._pace.rows(self._searches), ceiling - ceiling // 2)
 
     def _has_room(self, count: int) -> bool:
         capacity = self._rows.capacity
@@ -422,7 +435,7 @@ class HotGraph(Searching, Consistency):
         labels = [label_of(self._next_serial + n, row) for n, row in enumerate(rows)]
         self._next_serial += len(labels)
         vectors = np.stack(units)
-        self._index.add(labels, vectors)
+        self._index.add(labels, vectors, self._settings.threads)
         self._residents.add(residents, labels, vectors, warmth, now_ms)
         if self._aside is not None:
             for label in labels:
@@ -454,6 +467,22 @@ class HotGraph(Searching, Consistency):
             if not self._has_room(count):
                 self._rebuild(self._doubled())
 
+    def _tidy(self, inserted: int) -> None:
+        """Give back what the tables of the residents and of the index left when they grew."""
+        self._untidy += inserted
+        if self._untidy >= TIDY_ROWS and inserted >= MANY:
+            self._untidy = 0
+            give_back()
+
+    def _relink(self) -> None:
+        """Rebuild when so many slots are dead that reusing them would cost more."""
+        with self._lock:
+            dead = self._index.dead
+            hollow = dead > MANY and dead > HOLLOW_SHARE * (dead + len(self._residents))
+        if hollow:
+            with self._building:
+                self._rebuild(self._rows.capacity)
+
     def _doubled(self) -> int:
         return min(self._limit, 2 * self._rows.capacity)
 
@@ -477,13 +506,15 @@ class HotGraph(Searching, Consistency):
                 with self._lock:
                     aside.catch_up(self._gathered, nullcontext())
                     self._rows.finish_growth()
-                    self._index = aside.index
+                    old, self._index = self._index, aside.index
                     self._unlinked = False
                     self._rebuilds += 1
         finally:
             with self._lock:
                 self._aside = None
                 self._rows.codes.drop_growth()
+        del old
+        give_back()
 
 
 def _parts(ids: Iterable[bytes], size: int) -> Iterator[list[bytes]]:

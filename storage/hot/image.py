@@ -134,7 +134,8 @@ def _slots(state: dict[str, Any], labels: NDArray[np.int64]) -> Column:
         raise BadImage("a label leads out of the index")
     if (elements[internal, _FLAG_BYTE] & _DELETED).any():
         raise BadImage("the slot of a resident is dead")
-    return internal
+    slots: Column = internal
+    return slots
 
 
 def index_scalars(state: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import hnswlib
@@ -116,7 +116,7 @@ class LabelIndex:
 
         Raises IndexFault with the label still live.
         """
-        self._overwrite(label)
+        self._overwrite([label])
         self.hnsw.mark_deleted(label)
         self.live -= 1
 
@@ -131,13 +131,29 @@ class LabelIndex:
                 self._unlist(label)
         return found
 
-    def wipe_graves(self, occupant: bytes) -> int:
-        """Overwrite every dead slot of this memory; how many there were."""
-        wiped = 0
-        for label in self._graves.get(occupant, ()):
-            wiped += self._wipe_dead(label)
+    def wipe_graves(self, occupants: Iterable[bytes], threads: int = 1) -> int:
+        """Overwrite every dead slot of these memories; how many memories had any.
+
+        Raises IndexFault, after which all of them may still have some.
+        """
+        labels = [
+            (label, occupant)
+            for occupant in occupants
+            for label in self._graves.get(occupant, ())
+        ]
+        held: dict[int, bytes] = {}
+        for label, occupant in labels:
+            if self._open(label):
+                held[label] = occupant
+        try:
+            if held:
+                self._overwrite(list(held), threads)
+        finally:
+            for label in held:
+                self.hnsw.mark_deleted(label)
+        for label, _ in labels:
             self._unlist(label)
-        return wiped
+        return len(set(held.values()))
 
     def nearest(
         self, queries: NDArray[np.float32], count: int, ef: int, threads: int = 1
@@ -156,7 +172,11 @@ class LabelIndex:
             labels, distances = self.hnsw.knn_query(queries, k=count, num_threads=threads)
         except RuntimeError:
             return None
-        return labels.view(np.int64), np.float32(1) - distances
+        found: tuple[NDArray[np.int64], NDArray[np.float32]] = (
+            labels.view(np.int64),
+            np.float32(1) - distances,
+        )
+        return found
 
     def vector(self, label: int) -> NDArray[np.float32] | None:
         """The vector under a live label, None when there is none; holds the interpreter."""
@@ -191,7 +211,7 @@ class LabelIndex:
 
     def wipe_ghost(self, label: int) -> None:
         """Overwrite and hide a live label that nobody counted."""
-        self._overwrite(label)
+        self._overwrite([label])
         self.hnsw.mark_deleted(label)
 
     def _open(self, label: int) -> bool:
@@ -206,15 +226,15 @@ class LabelIndex:
         if not self._open(label):
             return False
         try:
-            self._overwrite(label)
+            self._overwrite([label])
         finally:
             self.hnsw.mark_deleted(label)
         return True
 
-    def _overwrite(self, label: int) -> None:
-        zeros = np.zeros((1, self._dim), np.float32)
+    def _overwrite(self, labels: Sequence[int], threads: int = 1) -> None:
+        zeros = np.zeros((len(labels), self._dim), np.float32)
         try:
-            self.hnsw.add_items(zeros, np.asarray([label], np.int64), num_threads=1)
+            self.hnsw.add_items(zeros, np.asarray(labels, np.int64), num_threads=threads)
         except RuntimeError as error:
             raise IndexFault from error
 

@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.hot.codes import Codes
+from storage.hot.codes import Codes, grown
+from storage.hot.pages import untouched
 from storage.hot.settings import MAX_CEILING
 
 ROW_BITS: Final = (MAX_CEILING - 1).bit_length()
@@ -37,11 +38,11 @@ class Rows:
 
     def __init__(self, dim: int, capacity: int) -> None:
         self.codes = Codes(dim, capacity)
-        self.labels = np.zeros(capacity, np.int64)
-        self.heat = np.zeros(capacity, np.float64)
-        self.last_ms = np.zeros(capacity, np.int64)
-        self.evictable = np.zeros(capacity, np.bool_)
-        self.places = np.zeros(capacity, np.int32)
+        self.labels: NDArray[np.int64] = untouched(np.int64, capacity)
+        self.heat: NDArray[np.float64] = untouched(np.float64, capacity)
+        self.last_ms: NDArray[np.int64] = untouched(np.int64, capacity)
+        self.evictable: NDArray[np.bool_] = untouched(np.bool_, capacity)
+        self.places: NDArray[np.int32] = untouched(np.int32, capacity)
         self.used = 0
         self._free = array("i")
 
@@ -112,10 +113,10 @@ class Rows:
 
     def finish_growth(self) -> None:
         """Serve from the larger arrays. Without a growth under way this changes nothing."""
-        more = self.codes.finish_growth()
-        if more:
-            self.labels = np.concatenate([self.labels, np.zeros(more, np.int64)])
-            self.heat = np.concatenate([self.heat, np.zeros(more, np.float64)])
-            self.last_ms = np.concatenate([self.last_ms, np.zeros(more, np.int64)])
-            self.evictable = np.concatenate([self.evictable, np.zeros(more, np.bool_)])
-            self.places = np.concatenate([self.places, np.zeros(more, np.int32)])
+        capacity = self.codes.finish_growth()
+        if capacity:
+            self.labels = grown(self.labels, capacity)
+            self.heat = grown(self.heat, capacity)
+            self.last_ms = grown(self.last_ms, capacity)
+            self.evictable = grown(self.evictable, capacity)
+            self.places = grown(self.places, capacity)

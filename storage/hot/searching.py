@@ -95,39 +95,50 @@ class Searching:
             _check(asked.k)
         units = unit_queries([asked.query for asked in questions], self._dim)
         answers: list[list[Hit]] = [[] for _ in questions]
-        exact: list[int] = []
-        alike: dict[tuple[int, ...], list[int]] = {}
-        with self._lock:
-            self._searches += len(questions)
-            plain: dict[int, list[int] | None] = {}
-            for position, asked in enumerate(questions):
-                if asked.agents is not None or asked.accept is not None:
-                    tries = self._tries(asked.k, asked.agents, asked.accept is not None)
-                elif asked.k in plain:
-                    tries = plain[asked.k]
-                else:
-                    tries = plain[asked.k] = self._tries(asked.k, None, False)
-                if tries:
-                    alike.setdefault(tuple(tries), []).append(position)
-                elif tries is not None:
-                    exact.append(position)
-        for position in exact:
-            answers[position] = self._exactly(questions[position], units[position])
-        for all_tries, positions in alike.items():
-            chosen = units if len(positions) == len(units) else units[positions]
+        for (plain, tries), positions in self._alike(questions).items():
+            if not tries:
+                for position in positions:
+                    answers[position] = self._exactly(questions[position], units[position])
+                continue
             with self._lock:
-                near = self._near(chosen, all_tries[0])
-            for at, position in enumerate(positions):
-                asked, unit = questions[position], units[position]
-                if near is None:
-                    answers[position] = self._retried(asked, unit, all_tries)
-                    continue
-                count = len(near[0]) // len(positions)
-                part = slice(at * count, (at + 1) * count)
+                near = self._near(units[positions], tries[0])
+            if near is None or not near[0]:
+                for position in positions:
+                    answers[position] = self._retried(questions[position], units[position], tries)
+                continue
+            records, scores = near
+            count = len(records) // len(positions)
+            parts = (slice(at, at + count) for at in range(0, len(records), count))
+            if plain and count == tries[0] and None not in records:
+                hits = list(map(Hit, records, scores))  # type: ignore[arg-type]
+                for position, part in zip(positions, parts, strict=True):
+                    answers[position] = hits[part]
+                continue
+            for position, part in zip(positions, parts, strict=True):
                 answers[position] = self._filtered(
-                    asked, unit, near[0][part], near[1][part], all_tries
+                    questions[position], units[position], records[part], scores[part], tries
                 )
         return answers
+
+    def _alike(
+        self, questions: Sequence[Asked]
+    ) -> dict[tuple[bool, tuple[int, ...]], list[int]]:
+        """Positions of the questions that somebody may pass, by whether all do, and by tries."""
+        alike: dict[tuple[bool, tuple[int, ...]], list[int]] = {}
+        known: dict[int, list[int] | None] = {}
+        with self._lock:
+            self._searches += len(questions)
+            for position, asked in enumerate(questions):
+                plain = asked.agents is None and asked.accept is None
+                if plain and asked.k in known:
+                    tries = known[asked.k]
+                else:
+                    tries = self._tries(asked.k, asked.agents, asked.accept is not None)
+                    if plain:
+                        known[asked.k] = tries
+                if tries is not None:
+                    alike.setdefault((plain, tuple(tries)), []).append(position)
+        return alike
 
     def _tries(self, k: int, agents: frozenset[bytes] | None, filtered: bool) -> list[int] | None:
         """How many neighbours to fetch, try by try; None when nobody can pass."""

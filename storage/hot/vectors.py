@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from storage.errors import InvalidInput
 
 UNIT_SLACK = 1e-5
+BLOCK_ROWS = 256
 
 
 def unit_rows(vectors: ArrayLike, dim: int, name: str = "vectors") -> NDArray[np.float32]:
@@ -18,23 +19,32 @@ def unit_rows(vectors: ArrayLike, dim: int, name: str = "vectors") -> NDArray[np
     Raises InvalidInput for another shape or dimension, for NaN, infinity and a zero vector.
     """
     try:
-        wide = np.asarray(vectors, dtype=np.float64)
+        given = np.asarray(vectors)
+        if given.dtype != np.float32:
+            given = given.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{name} must be numbers") from error
-    if wide.ndim != 2:
+    if given.ndim != 2:
         raise InvalidInput(f"{name} must have the shape (n, {dim})")
-    if wide.shape[1] != dim:
-        raise InvalidInput(f"{name} have dimension {wide.shape[1]}, the graph has dimension {dim}")
+    if given.shape[1] != dim:
+        raise InvalidInput(f"{name} have dimension {given.shape[1]}, the graph has dimension {dim}")
+    units = np.empty(given.shape, np.float32)
+    for start in range(0, len(given), BLOCK_ROWS):
+        part = slice(start, start + BLOCK_ROWS)
+        units[part] = _units(given[part].astype(np.float64), dim, name)
+    return units
+
+
+def _units(wide: NDArray[np.float64], dim: int, name: str) -> NDArray[np.float64]:
     if not np.isfinite(wide).all():
         raise InvalidInput(f"{name} of dimension {dim} must be finite")
     # Scaling by the largest component first keeps the squares inside float64.
     peak = np.abs(wide).max(axis=1, keepdims=True)
     if not peak.all():
         raise InvalidInput(f"{name} of dimension {dim} must not be zero")
-    scaled = wide / peak
+    scaled: NDArray[np.float64] = wide / peak
     scaled /= np.linalg.norm(scaled, axis=1, keepdims=True)
-    unit: NDArray[np.float32] = scaled.astype(np.float32)
-    return unit
+    return scaled
 
 
 def unit_query(query: ArrayLike, dim: int) -> NDArray[np.float32]:

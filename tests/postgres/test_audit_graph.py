@@ -88,7 +88,7 @@ async def change_vector(world: World, memory: Memory) -> None:
 async def change_index(world: World, memory: Memory) -> None:
     entry = world.graph._residents.get(memory.id)
     assert entry is not None
-    world.graph._index._overwrite(entry.label)
+    world.graph._index._overwrite([entry.label])
 
 
 async def double_label(world: World, memory: Memory) -> None:

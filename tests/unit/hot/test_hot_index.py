@@ -69,7 +69,7 @@ def test_a_full_index_takes_as_many_as_are_dead(rng):
 
 
 def test_wiped_graves_are_dead_slots_without_an_occupant(five):
-    assert (five.wipe_graves(b"zero"), five.wipe_graves(b"zero")) == (1, 0)
+    assert (five.wipe_graves([b"zero"]), five.wipe_graves([b"zero"])) == (1, 0)
     assert (five.live, five.dead, five.graves(b"zero")) == (3, 2, [])
 
 
@@ -81,7 +81,7 @@ def test_no_vector_is_ever_found_under_a_dead_label_after_much_reuse(rng):
         gone = living.pop(int(rng.integers(20)))
         index.bury(gone, b"x%d" % gone)
         if label % 3 == 0:
-            index.wipe_graves(b"x%d" % gone)
+            index.wipe_graves([b"x%d" % gone])
         index.add([label], rng.normal(size=(1, 8)).astype(np.float32))
         living.append(label)
         found = index.nearest(query(rng), 10, 64)[0][0].tolist()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
@@ -20,11 +19,10 @@ from numpy.typing import NDArray
 
 from storage.errors import InvalidInput
 from storage.hot import forking, heat
+from storage.hot.building import MANY, Building
 from storage.hot.consistency import Consistency
 from storage.hot.image import BadImage, Image, live_index, vectors_of
 from storage.hot.index import LabelIndex
-from storage.hot.pages import give_back
-from storage.hot.rebuild import Aside
 from storage.hot.reports import HotStats, InsertReport, LimitsReport, PurgeReport
 from storage.hot.residents import OBJECT_BYTES, Residents
 from storage.hot.rows import ROW_MASK, Rows, label_of
@@ -37,13 +35,6 @@ from storage.model import EXEMPT_KINDS, Resident
 MAX_DIM = 8_192
 START_CAPACITY = 1_024
 HIDE_ROWS = 64
-UNLINKED_SHARE = 0.1
-"""Dead slots without their vectors lead searches nowhere; recall falls below 0.99 above this."""
-HOLLOW_SHARE = 1 / 3
-"""With more dead slots than that, to link all anew costs less than to relink them one by one."""
-MANY = 64
-"""Rows of an insert that may wait for that."""
-TIDY_ROWS = 8_192
 SPARE = 1_024
 """At the ceiling an eviction takes 1/SPARE of it more, so that not every insert plans one."""
 
@@ -56,7 +47,7 @@ class _Tally:
     refused: list[bytes] = field(default_factory=list)
 
 
-class HotGraph(Searching, Consistency):
+class HotGraph(Searching, Building, Consistency):
     """Residents of one embedding model, at most `settings.ceiling` at any time."""
 
     def __init__(self, dim: int, settings: HotSettings, now_ms: Callable[[], int]) -> None:
@@ -71,7 +62,7 @@ class HotGraph(Searching, Consistency):
         self._rows = Rows(dim, capacity)
         self._residents = Residents(self._rows)
         self._next_serial = 1
-        self._aside: Aside | None = None
+        self._aside = None
         self._inserted = self._evicted = self._rebuilds = self._searches = self._changes = 0
         self._unlinked = False
         self._pace = Pace()
@@ -287,23 +278,6 @@ class HotGraph(Searching, Consistency):
                         found.add(memory_id)
         return found
 
-    # Upkeep
-
-    def needs_rebuild(self) -> bool:
-        """Whether too many slots are dead, or the graph should grow before an insert has to."""
-        with self._lock:
-            dead, live = self._index.dead, len(self._residents)
-            share = UNLINKED_SHARE if self._unlinked else self._settings.dead_share
-            return dead > share * (live + dead) or self._is_tight()
-
-    def rebuild(self) -> None:
-        """Build a new graph from the residents and swap; searches and writes go on meanwhile.
-
-        Raises IndexFault; the old graph then still serves.
-        """
-        with self._building:
-            self._rebuild(self._doubled() if self._is_tight() else self._rows.capacity)
-
     # Whole
 
     def in_child(self, work: Callable[[Image], None]) -> forking.Child:
@@ -389,14 +363,6 @@ class HotGraph(Searching, Consistency):
         ceiling = self._settings.ceiling
         return min(self._pace.rows(self._searches), ceiling - ceiling // 2)
 
-    def _has_room(self, count: int) -> bool:
-        capacity = self._rows.capacity
-        return capacity == self._limit or len(self._residents) + count <= capacity
-
-    def _is_tight(self) -> bool:
-        capacity = self._rows.capacity
-        return capacity < self._limit and len(self._residents) > capacity - capacity // 8
-
     def _insert_part(
         self, part: Sequence[tuple[Resident, NDArray[np.float32]]], tally: _Tally
     ) -> None:
@@ -459,62 +425,6 @@ class HotGraph(Searching, Consistency):
         if self._aside is not None:
             self._aside.note_gone(entry.label, memory_id)
         return True
-
-    # While building
-
-    def _grow(self, count: int) -> None:
-        with self._building:
-            if not self._has_room(count):
-                self._rebuild(self._doubled())
-
-    def _tidy(self, inserted: int) -> None:
-        """Give back what the tables of the residents and of the index left when they grew."""
-        self._untidy += inserted
-        if self._untidy >= TIDY_ROWS and inserted >= MANY:
-            self._untidy = 0
-            give_back()
-
-    def _relink(self) -> None:
-        """Rebuild when so many slots are dead that reusing them would cost more."""
-        with self._lock:
-            dead = self._index.dead
-            hollow = dead > MANY and dead > HOLLOW_SHARE * (dead + len(self._residents))
-        if hollow:
-            with self._building:
-                self._rebuild(self._rows.capacity)
-
-    def _doubled(self) -> int:
-        return min(self._limit, 2 * self._rows.capacity)
-
-    def _rebuild(self, capacity: int) -> None:
-        settings = self._settings
-        aside = Aside(LabelIndex(self._dim, capacity, settings), settings.threads)
-        with self._lock:
-            labels = self._rows.living()
-            self._aside = aside
-            if capacity > self._rows.capacity:
-                self._rows.codes.begin_growth(capacity)
-        try:
-            block: int | None = 0
-            while block is not None:
-                with self._lock:
-                    block = self._rows.codes.copy_block(block, self._rows.used)
-            order = np.random.default_rng(settings.seed + self._rebuilds).permutation(labels)
-            aside.fill(order, self._gathered, self._lock)
-            with self._writing:
-                aside.catch_up(self._gathered, self._lock)
-                with self._lock:
-                    aside.catch_up(self._gathered, nullcontext())
-                    self._rows.finish_growth()
-                    old, self._index = self._index, aside.index
-                    self._unlinked = False
-                    self._rebuilds += 1
-        finally:
-            with self._lock:
-                self._aside = None
-                self._rows.codes.drop_growth()
-        del old
-        give_back()
 
 
 def _parts(ids: Iterable[bytes], size: int) -> Iterator[list[bytes]]:

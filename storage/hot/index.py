@@ -137,9 +137,7 @@ class LabelIndex:
         Raises IndexFault, after which all of them may still have some.
         """
         labels = [
-            (label, occupant)
-            for occupant in occupants
-            for label in self._graves.get(occupant, ())
+            (label, occupant) for occupant in occupants for label in self._graves.get(occupant, ())
         ]
         held: dict[int, bytes] = {}
         for label, occupant in labels:
@@ -172,18 +170,15 @@ class LabelIndex:
             labels, distances = self.hnsw.knn_query(queries, k=count, num_threads=threads)
         except RuntimeError:
             return None
-        found: tuple[NDArray[np.int64], NDArray[np.float32]] = (
-            labels.view(np.int64),
-            np.float32(1) - distances,
-        )
-        return found
+        return labels.view(np.int64), np.float32(1) - distances
 
     def vector(self, label: int) -> NDArray[np.float32] | None:
         """The vector under a live label, None when there is none; holds the interpreter."""
         try:
-            return self.vectors([label])[0]
+            vector: NDArray[np.float32] = self.vectors([label])[0]
         except IndexFault:
             return None
+        return vector
 
     def vectors(self, labels: Sequence[int]) -> NDArray[np.float32]:
         """Copies of the vectors under live labels, of shape (n, dim); ask for few at a time.

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.hot import heat
+from storage.hot.index import LabelIndex
 from storage.hot.rows import ROW_MASK, Rows
 from storage.model import EXEMPT_KINDS, Resident
 
@@ -151,6 +152,13 @@ class Residents:
             self._records[row] if known else None
             for row, known in zip(rows.tolist(), (at == labels).tolist(), strict=True)
         ]
+
+    def gather(
+        self, labels: NDArray[np.int64], index: LabelIndex
+    ) -> tuple[list[int], NDArray[np.float32]]:
+        """Those of the labels that are live, and copies of their vectors."""
+        live = labels[self.rows.have(labels)].tolist()
+        return live, index.vectors(live)
 
     def scope_rows(self, agents: Iterable[bytes]) -> NDArray[np.intp]:
         """Rows of the memories of these agents."""

@@ -30,9 +30,11 @@ MAX_K = 1_000
 SETTLE_ROWS: Final = 32
 """Vectors that one hold of the lock reads out of the index: a fraction of a millisecond."""
 DOUBTFUL: Final = 4
-SPARE: Final = 64
+SPARE: Final = 256
 """At most DOUBTFUL * k + SPARE candidates are compared by their vectors, however close they are."""
 
+FIRST: Final = 64
+"""Best of a comparison that are put in order before the others."""
 _ONE: Final = np.float32(1)
 
 Accept: TypeAlias = Callable[[Resident], bool]
@@ -120,9 +122,7 @@ class Searching:
                 )
         return answers
 
-    def _alike(
-        self, questions: Sequence[Asked]
-    ) -> dict[tuple[bool, tuple[int, ...]], list[int]]:
+    def _alike(self, questions: Sequence[Asked]) -> dict[tuple[bool, tuple[int, ...]], list[int]]:
         """Positions of the questions that somebody may pass, by whether all do, and by tries."""
         alike: dict[tuple[bool, tuple[int, ...]], list[int]] = {}
         known: dict[int, list[int] | None] = {}
@@ -229,7 +229,7 @@ class Searching:
         errors: NDArray[np.float32],
     ) -> Iterator[tuple[int, float, float]]:
         """Label, coded cosine and error of those that pass, by falling possible cosine."""
-        for block in filters.descending(cosines + errors, max(2 * asked.k, SPARE)):
+        for block in filters.descending(cosines + errors, max(2 * asked.k, FIRST)):
             with self._lock:
                 records = self._residents.records(labels[block])
             columns = (labels[block].tolist(), cosines[block].tolist(), errors[block].tolist())
@@ -243,17 +243,12 @@ class Searching:
         for start in range(0, len(labels), SETTLE_ROWS):
             part = np.array(labels[start : start + SETTLE_ROWS], np.int64)
             with self._lock:
-                live, vectors = self._gathered(part)
+                live, vectors = self._residents.gather(part, self._index)
                 records = self._residents.records(np.array(live, np.int64))
             scores = _within(vectors @ unit).tolist()
             hits += [Hit(r, s) for r, s in zip(records, scores, strict=True) if r is not None]
         hits.sort(key=_by_score)
         return hits[:k]
-
-    def _gathered(self, labels: NDArray[np.int64]) -> tuple[list[int], NDArray[np.float32]]:
-        """Those of the labels that are live, and copies of their vectors; under the lock."""
-        live = labels[self._rows.have(labels)].tolist()
-        return live, self._index.vectors(live)
 
 
 def _check(k: int) -> None:

@@ -19,6 +19,7 @@ from storage.hot import snapshot
 from storage.hot.forking import ChildFailed
 from storage.hot.graph import HotGraph
 from storage.hot.image import BadImage
+from storage.hot.rows import ROW_BITS, ROW_MASK
 from storage.hot.settings import HotSettings
 from storage.hot.snapshot import Owner, SnapshotFailed, SnapshotFolder, SnapshotRefused, Stamp
 from storage.model import MemoryKind, Visibility
@@ -165,6 +166,26 @@ def test_settings_that_the_file_does_not_fit_refuse_it(folder, full, graph, chan
     image, _ = folder.read()
     hot = graph(**changed)
     with pytest.raises(BadImage, match=reason):
+        hot.restore(image)
+    assert len(hot) == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda labels: labels.__setitem__(1, labels[0] + (1 << ROW_BITS)),
+        lambda labels: labels.__setitem__(0, labels[0] | ROW_MASK),
+        lambda labels: labels.__setitem__(0, labels[0] & ROW_MASK),
+        lambda labels: labels.__setitem__(0, labels[0] + (1_000 << ROW_BITS)),
+    ],
+    ids=["row twice", "no such row", "no serial number", "serial number to come"],
+)
+def test_labels_that_name_no_row_of_their_own_refuse_the_image(folder, full, graph, change):
+    folder.write(full, STAMP)
+    image, _ = folder.read()
+    change(image.labels)
+    hot = graph()
+    with pytest.raises(BadImage, match="label"):
         hot.restore(image)
     assert len(hot) == 0
 

@@ -210,10 +210,10 @@ def test_a_record_that_turns_exempt_beyond_the_half_leaves(graph, resident, rng)
 def test_a_lower_ceiling_evicts_and_a_higher_one_is_reported(graph, resident, rng):
     hot = graph(ceiling=20)
     hot.insert([resident(n) for n in range(20)], rng.normal(size=(20, 8)))
-    report = hot.set_limits(HotSettings(ceiling=5, idle_ms=9))
+    report = hot.set_limits(HotSettings(ceiling=5, idle_ms=9, threads=1))
     assert (report.applied, report.refused) == (frozenset({"ceiling", "idle_ms"}), frozenset())
     assert (len(report.evicted), len(hot)) == (15, 5)
-    report = hot.set_limits(HotSettings(ceiling=21, idle_ms=9, m=32))
+    report = hot.set_limits(HotSettings(ceiling=21, idle_ms=9, m=32, threads=1))
     assert report.refused == {"ceiling", "m"}
     assert hot.stats().ceiling == 5
 

@@ -24,6 +24,12 @@ ORDER BY cluster_id FOR NO KEY UPDATE;
 -- Clusters that go, locked against whoever puts a row into them.
 SELECT cluster_id FROM clusters WHERE cluster_id = ANY (:ids::bigint[]) ORDER BY cluster_id FOR UPDATE;
 
+-- name: settled_since
+-- Clusters of the lowest level that got their centroid after another, in that order.
+SELECT cluster_id, settled_at FROM clusters
+WHERE model = :model AND level = 1 AND NOT dirty AND (settled_at, cluster_id) > (:at::timestamptz, :cluster_id::bigint)
+ORDER BY settled_at, cluster_id LIMIT :limit;
+
 -- name: doubt
 -- Centroids that no longer tell where their members are.
 SELECT doubt_clusters(:ids::bigint[]);

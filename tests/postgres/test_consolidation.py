@@ -136,6 +136,23 @@ async def test_a_cluster_that_is_gone_at_insert_counts_as_none(world: World) -> 
     assert await cluster_of(world, new.id) is None
 
 
+async def test_members_that_are_nearer_to_another_cluster_change_over(world: World) -> None:
+    a1 = await world.agent("a1")
+    rows = await topics(world, a1, numbers=range(60))
+    consolidation = worker(world, a1)
+    while (done := await consolidation.tick()).split or done.moved:
+        world.pass_time(seconds=60)
+    home, abroad = [await cluster_of(world, rows[topic][0].id) for topic in (0, 1)]
+    assert home != abroad
+    lost = [row.id for row in rows[0][:5]]
+    ids = ", ".join(lit(memory_id) for memory_id in lost)
+    await world.change(f"UPDATE embeddings SET cluster_id = {abroad} WHERE memory_id IN ({ids})")
+    await world.change(f"SELECT doubt_clusters(ARRAY[{home}, {abroad}])")
+    world.pass_time(seconds=60)
+    assert (await consolidation.tick()).moved == len(lost)
+    assert {await cluster_of(world, memory_id) for memory_id in lost} == {home}
+
+
 async def test_global_cells_of_a_project_get_a_text_of_one_of_them_and_others_do_not(
     world: World,
 ) -> None:

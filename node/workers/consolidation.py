@@ -9,6 +9,7 @@ and describe the node's interests, and are never announced.
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ import numpy as np
 import trio
 
 from node.memory.cold import ColdTier
+from node.telemetry.metrics import HotMetrics
 from node.workers import grouping
 from node.workers.periodic import every
 from storage import aggregates, memories
@@ -72,8 +74,8 @@ class Pass:
 class Consolidation:
     """The passes of one node over the rows of one model.
 
-    `owner` is the agent whose memories the aggregates are; `measured` is told the recall of each
-    self-test.
+    `owner` is the agent whose memories the aggregates are; `metrics` shows the recall of the
+    self-tests and the row budget that follows it.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class Consolidation:
         *,
         owner: Callable[[], AgentId],
         k_min: Callable[[], int],
-        measured: Callable[[float], None] | None = None,
+        metrics: HotMetrics | None = None,
     ) -> None:
         self._node = node
         self._db = db
@@ -93,7 +95,7 @@ class Consolidation:
         self._model = model
         self._owner = owner
         self._k_min = k_min
-        self._measured = measured
+        self._metrics = metrics
         self._rng = random.Random(int.from_bytes(node.random_bytes(8), "big"))
         self._refined = (datetime.min.replace(tzinfo=UTC), 0)
         self._one_pass = trio.Lock()
@@ -122,8 +124,9 @@ class Consolidation:
             beacons = await self._beacons()
             await self._cold.refresh(self._db, self._model)
             recall = await self._cold.test(self._db, self._model, self._rng)
-            if recall is not None and self._measured is not None:
-                self._measured(recall)
+            if self._metrics is not None:
+                self._metrics.measured_recall.set(math.nan if recall is None else recall)
+                self._metrics.row_budget.set(self._cold.budget)
         done = Pass(settled, placed, split, moved, texts, parents, beacons)
         if done != Pass():
             log.info("consolidation: %s", done)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import trio
 from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry, generate_latest
 
 from node.memory import forget as ending
+from node.memory.cold import ENOUGH
 from node.memory.remember import Draft, Remembered, remember_batch
+from node.telemetry.metrics import HotMetrics, Metrics, build_metrics
 from node.workers.consolidation import Consolidation
 from storage import aggregates
 from storage.model import AgentProfile, Memory, MemoryId, ProjectId, ReadPolicy, Visibility
@@ -22,7 +26,9 @@ PER_TOPIC = 12
 K_MIN = 5
 
 
-def worker(world: World, owner: AgentProfile, k_min: int = K_MIN) -> Consolidation:
+def worker(
+    world: World, owner: AgentProfile, k_min: int = K_MIN, metrics: HotMetrics | None = None
+) -> Consolidation:
     return Consolidation(
         world.node,
         world.db,
@@ -30,6 +36,7 @@ def worker(world: World, owner: AgentProfile, k_min: int = K_MIN) -> Consolidati
         world.context.embedder.model_id,
         owner=lambda: owner.id,
         k_min=lambda: k_min,
+        metrics=metrics,
     )
 
 
@@ -330,17 +337,43 @@ async def test_members_of_a_dirty_cluster_are_found(world: World) -> None:
     assert [hit.memory.id for hit in answer.hits] == [rows[0][1].id]
 
 
-async def test_the_self_test_measures_and_a_low_recall_raises_the_budget(world: World) -> None:
+def shown(metrics: Metrics, name: str) -> float | None:
+    """A value as Prometheus reads it."""
+    lines = generate_latest(metrics.registry).decode().splitlines()
+    values = [line.split()[1] for line in lines if line.split()[0] == name]
+    return float(values[0]) if values else None
+
+
+async def test_the_self_test_is_a_metric_and_a_low_recall_raises_the_budget(world: World) -> None:
     a1 = await world.agent("a1", ReadPolicy.SHARED)
     rng = np.random.default_rng(5)
-    for number in range(300):
-        vector = rng.standard_normal(64).astype(np.float32)
-        await world.store(a1, f"far apart {number}", vector=vector / np.linalg.norm(vector))
-    cold = world.context.cold
-    cold.exact_rows, cold.budget = 0, 1
-    await worker(world, a1).tick()
-    await worker(world, a1).tick()
-    assert cold.budget > 1 or cold.measured_recall is not None
+    drafts = [
+        Draft(f"far apart {number}", a1.id, vector=rng.standard_normal(64).astype(np.float32))
+        for number in range(500)
+    ]
+    await remember_batch(world.context, drafts)
+    metrics, cold = build_metrics(CollectorRegistry()), world.context.cold
+    cold.exact_rows, cold.budget = 0, 10
+    consolidation = worker(world, a1, metrics=metrics.hot)
+    await consolidation.tick()
+    first = shown(metrics, "mnemesh_hot_measured_recall")
+    assert first == cold.measured_recall
+    assert first is not None
+    assert first < ENOUGH
+    while cold.budget == 10:
+        await consolidation.tick()
+        assert shown(metrics, "mnemesh_hot_row_budget") == cold.budget
+    assert cold.budget == 15
+
+
+async def test_no_self_test_is_no_recall_of_zero(world: World) -> None:
+    a1 = await world.agent("a1")
+    metrics = build_metrics(CollectorRegistry())
+    await worker(world, a1, metrics=metrics.hot).tick()
+    recall = shown(metrics, "mnemesh_hot_measured_recall")
+    assert recall is not None
+    assert math.isnan(recall)
+    assert shown(metrics, "mnemesh_hot_row_budget") == world.context.cold.budget
 
 
 async def test_a_small_scope_is_compared_whole(world: World) -> None:

@@ -55,6 +55,9 @@ PARENTS: Final = 2_000
 STABLE: Final = timedelta(hours=24)
 DRIFT: Final = 0.25
 """A cluster that grew or shrank by this share gets a new centroid."""
+DRIFTED: Final = 2_000
+SETTLED: Final = 5_000
+"""Dirty clusters that are computed again before the pass goes on."""
 SOURCE: Final = "consolidation"
 
 
@@ -134,7 +137,10 @@ class Consolidation:
 
     async def _settle(self) -> int:
         total = 0
-        while done := await self._db.transact(aggregates.settle, self._node.wall()):
+        while total < SETTLED:
+            done = await self._db.transact(aggregates.settle, self._node.wall())
+            if not done:
+                break
             total += done
         return total
 
@@ -185,8 +191,10 @@ class Consolidation:
             for each in by_id.values()
             if abs(counts.get(each.id, each.size) - each.size) > DRIFT * each.size
         ]
-        if drifted:
-            await self._db.transact(aggregates.doubt, drifted)
+        for start in range(0, min(len(drifted), DRIFTED), aggregates.SETTLED_AT_ONCE):
+            await self._db.transact(
+                aggregates.doubt, drifted[start : start + aggregates.SETTLED_AT_ONCE]
+            )
             await self._settle()
         if split or drifted:
             await self._cold.refresh(self._db, self._model)

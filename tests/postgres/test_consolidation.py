@@ -15,6 +15,7 @@ from node.memory import forget as ending
 from node.memory.cold import ENOUGH
 from node.memory.remember import Draft, Remembered, remember_batch
 from node.telemetry.metrics import HotMetrics, Metrics, build_metrics
+from node.workers import consolidation as consolidating
 from node.workers.consolidation import Consolidation
 from storage import aggregates
 from storage.model import AgentProfile, Memory, MemoryId, ProjectId, ReadPolicy, Visibility
@@ -200,6 +201,49 @@ async def test_aggregates_are_not_announced_nor_found_nor_listed_nor_resident(
     await world.restart()
     assert aggregate_id not in world.graph
     assert not world.context.residency.has_cold
+
+
+async def test_a_pass_places_no_more_rows_than_its_bound_and_the_next_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a1 = await world.agent("a1")
+    await topics(world, a1)
+    unplaced = "SELECT count(*) FROM embeddings WHERE cluster_id IS NULL"
+    rows = await world.value(unplaced)
+    monkeypatch.setattr(consolidating, "PLACED", 20)
+    consolidation = worker(world, a1)
+    assert (await consolidation.tick()).placed == 20
+    assert await world.value(unplaced) == rows - 20
+    while (await consolidation.tick()).placed:
+        continue
+    assert await world.value(unplaced) == 0
+
+
+async def test_lineage_leads_from_a_memory_to_what_stands_for_it_and_back(world: World) -> None:
+    project = await world.project("team")
+    a1 = await world.agent("a1", project_id=project)
+    stored = await many(world, a1, project)
+    await worker(world, a1).tick()
+    up = await world.rows(
+        "SELECT e.memory_id, low.memory_id AS l1, high.memory_id AS l2, high.cluster_id"
+        " FROM embeddings e JOIN clusters low ON low.cluster_id = e.cluster_id"
+        " JOIN clusters high ON high.cluster_id = low.parent_id"
+    )
+    assert {row["memory_id"] for row in up} <= {memory.id for memory in stored}
+    kinds = dict(
+        [
+            tuple(row)
+            for row in await world.rows("SELECT id, kind FROM memories WHERE kind LIKE 'l_'")
+        ]
+    )
+    assert {kinds[row["l1"]] for row in up} == {"l1"}
+    assert {kinds[row["l2"]] for row in up} == {"l2"}
+    for high in {row["cluster_id"] for row in up}:
+        below = await world.db.read(aggregates.children, high)
+        down = await world.db.read(aggregates.members, below)
+        assert {row.memory_id for row in down} == {
+            row["memory_id"] for row in up if row["cluster_id"] == high
+        }
 
 
 async def test_members_are_marked_as_consolidated(world: World) -> None:

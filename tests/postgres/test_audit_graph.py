@@ -133,6 +133,7 @@ PLANTED: dict[str, tuple[Plant, str]] = {
     "vector of the index": (change_index, audit.INDEX),
     "label twice": (double_label, audit.GHOST),
     "vector row gone": (drop_vector, audit.UNEMBEDDED),
+    "resident keeps the vector": (drop_vector, audit.NO_LONGER),
     "orphan vector": (orphan_vector, audit.ORPHAN),
     "misfiled vector": (misfile_vector, audit.MISFILED),
     "cold denied": (deny_cold, audit.COLD),
@@ -174,6 +175,10 @@ async def test_planted_drift_is_found_named_and_repaired(world: World, name: str
     assert mended.left == 0
     again = await audit_graph(world.context)
     assert again.drift == {}
+
+
+def test_every_kind_of_drift_is_planted() -> None:
+    assert {kind for _, kind in PLANTED.values()} == set(audit.KINDS)
 
 
 async def test_a_repair_never_changes_a_row(world: World) -> None:

@@ -10,8 +10,10 @@ from storage.model import Reader
 
 KEPT_S: Final = 600.0
 """Seconds after which a reader's common words are met anew."""
-READERS: Final = 256
-WORDS: Final = 1_024
+READERS: Final = 64
+WORDS: Final = 4_096
+LONGEST: Final = 64
+"""Characters of a word that is remembered: what a question may cost stays bounded."""
 
 
 class CommonWords:
@@ -22,8 +24,11 @@ class CommonWords:
 
     def of(self, reader: Reader, now: datetime) -> Collection[str]:
         """The words that are too common for this reader, as far as that was met lately."""
-        since, known = self._known.get(reader, (0.0, frozenset[str]()))
-        if known and now.timestamp() - since > KEPT_S:
+        met = self._known.get(reader)
+        if met is None:
+            return ()
+        since, known = met
+        if now.timestamp() - since > KEPT_S:
             del self._known[reader]
             return ()
         return known
@@ -35,4 +40,5 @@ class CommonWords:
                 del self._known[next(iter(self._known))]
             self._known[reader] = (now.timestamp(), set())
         known = self._known[reader][1]
-        known.update(found[: WORDS - len(known)])
+        short = [word for word in found if len(word) <= LONGEST]
+        known.update(short[: WORDS - len(known)])

@@ -76,17 +76,16 @@ def contenders(
     enough = 0.0
     for memory_id, rank in order:
         cosine = near.get(memory_id)
-        if cosine is None:
+        if cosine is None and memory_id in rows:
+            cosine = rows[memory_id].cosine
+        elif cosine is None:
             if rank < enough:
                 continue
-            if memory_id in rows:
-                cosine = rows[memory_id].cosine
-            else:
-                resident, vector = graph.get(memory_id), graph.vector(memory_id)
-                if resident is None or vector is None or not accept(resident):
-                    continue
-                cosine = float(vector @ search.vector)
-                added[memory_id] = resident
+            resident, vector = graph.get(memory_id), graph.vector(memory_id)
+            if resident is None or vector is None or not accept(resident):
+                continue
+            cosine = float(vector @ search.vector)
+            added[memory_id] = resident
         worded.append(Worded(memory_id, rank, cosine))
         if len(worded) == 1:
             alpha = context.settings.alpha

@@ -258,6 +258,15 @@ async def test_a_bad_filter_is_refused_by_name(
     assert (answer.status_code, answer.json()["error"]) == (400, text)
 
 
+async def test_l_51_nothing_that_is_written_becomes_a_statement(edge: Edge) -> None:
+    stored = await remember(edge, "Orbit'); DROP TABLE memories;--")
+    body = {"query": "Orbit'); DROP TABLE memories;--"}
+    answer = await edge.post("/api/memory/recall", body)
+    assert [hit["id"] for hit in answer.json()["results"]] == [stored]
+    refused = await edge.post("/api/memory/recall", body | {"filters": {"a' OR 1=1": "x"}})
+    assert (refused.status_code, refused.json()["error"][:14]) == (400, "unknown filter")
+
+
 async def test_explain_gives_the_parts_of_a_score(edge: Edge) -> None:
     await remember(edge, "the harbour opens at six")
     body = {"query": "harbour", "explain": True}

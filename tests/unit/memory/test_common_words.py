@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from node.memory.commonwords import KEPT_S, READERS, WORDS, CommonWords
+from node.memory.commonwords import KEPT_S, LONGEST, READERS, WORDS, CommonWords
 from storage.model import Reader
 
 NOW = datetime(2026, 8, 1, tzinfo=UTC)
@@ -35,6 +35,8 @@ def test_readers_and_words_are_bounded() -> None:
     for number in range(READERS + 1):
         common.note(reader(number), ["the"], NOW)
     assert set(common.of(reader(0), NOW)) == set()
+    assert set(common.of(reader(READERS), NOW)) == {"the"}
+    common.note(reader(READERS), ["the" + "!" * LONGEST], NOW)
     assert set(common.of(reader(READERS), NOW)) == {"the"}
     common.note(reader(READERS), [f"word{number}" for number in range(2 * WORDS)], NOW)
     assert len(common.of(reader(READERS), NOW)) == WORDS

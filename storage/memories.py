@@ -263,43 +263,6 @@ class Found:
     words: float = 0.0
 
 
-async def search_words(
-    tx: Tx,
-    words: Sequence[str],
-    pairs: Sequence[str],
-    vector: NDArray[np.float32],
-    model: str,
-    reader: Reader,
-    now: datetime,
-    *,
-    limit: int,
-    cap: int,
-    total: int,
-    filters: Filters = NO_FILTERS,
-    superseded: bool,
-) -> list[Found]:
-    """Visible rows by words and by character pairs of unspaced scripts, best first.
-
-    BM25 (Robertson and Zaragoza, 2009; k1 1.2, b 0.75) with each term counted once a row. A term
-    that more than `cap` rows hold ranks an arbitrary `cap` of them, so common words stay cheap;
-    `total` is the number of rows that rarity is measured against.
-    """
-    await tx.execute(SQL.plan_for_values)
-    rows = await tx.fetch(
-        SQL.search_words,
-        words=list(words),
-        pairs=list(pairs),
-        vector=vector,
-        model=model,
-        cap=cap,
-        total=total,
-        limit=limit,
-        **arguments(filters),
-        **seen_by(reader, now, superseded),
-    )
-    return [Found(from_row(row), _cosine(row["score"]), float(row["rank"])) for row in rows]
-
-
 async def search_vectors(
     tx: Tx,
     vector: NDArray[np.float32],

@@ -7,8 +7,9 @@ millisecond. Many at once, and what a filter leaves few of, are searched in a th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import numpy as np
 import trio
@@ -49,6 +50,11 @@ async def nearest_filtered(context: MemoryContext, search: Search) -> list[Hit]:
         return await context.residency.questions.ask(_asked(search, now_ms))
     found = await trio.to_thread.run_sync(nearest, context, [search], abandon_on_cancel=True)
     return found[0]
+
+
+def accepts(search: Search, now: datetime) -> Callable[[Resident], bool]:
+    """Whether a resident may be a hit of this search."""
+    return _Accept(search, int(now.timestamp() * 1000))
 
 
 def _asked(search: Search, now_ms: int) -> Asked:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from node.memory.context import MemoryContext
 from node.memory.nearest import Search, nearest, nearest_filtered
 from node.memory.ranking import Source, fuse, terms
+from node.memory.words import by_words, contenders
 from storage import memories
 from storage.content import check_text
 from storage.errors import InvalidInput, MnemeshError
@@ -20,6 +21,7 @@ from storage.filters import NO_FILTERS, Filters
 from storage.hot.reports import Hit
 from storage.memories import Found
 from storage.model import AgentProfile, MemoryId, Resident
+from storage.words import Matches
 
 MAX_LIMIT = 50
 MAX_QUERY = 16 * 1024
@@ -67,7 +69,7 @@ class Answer:
 class _Found:
     hot: Sequence[Hit] = ()
     cold: Sequence[Found] = ()
-    words: Sequence[Found] = ()
+    words: Matches = field(default_factory=Matches)
     degraded: list[str] = field(default_factory=list)
 
 
@@ -96,7 +98,7 @@ async def recall(context: MemoryContext, question: Question) -> Answer:
     if question.deadline_s is not None:
         patience = min(patience, question.deadline_s)
     found = await _side_by_side(context, search, query, question.limit, patience)
-    hits = _staying(context, _fused(context, question, found))
+    hits = _staying(context, _fused(context, search, question.limit, found))
     cold = [hit.memory.id for hit in hits if hit.tier == "cold"]
     if cold:
         await context.residency.warm(context.db, cold, patience)
@@ -230,25 +232,12 @@ async def _side_by_side(
             known=frozenset(hit.resident.id for hit in found.hot),
         )
 
-    async def by_words() -> None:
-        found.words = await context.db.read(
-            memories.search_words,
-            words,
-            pairs,
-            search.vector,
-            context.embedder.model_id,
-            search.reader,
-            context.now(),
-            limit=search.wanted,
-            cap=context.settings.word_candidates,
-            total=max(len(context.residency.graph), context.settings.word_candidates),
-            filters=search.filters,
-            superseded=search.superseded,
-        )
+    async def text() -> None:
+        found.words = await by_words(context, search, words, pairs)
 
     parts: dict[str, Callable[[], Awaitable[None]]] = {"hot": residents}
     if words or pairs:
-        parts["text"] = by_words
+        parts["text"] = text
     if context.residency.has_cold:
         parts["cold"] = cold
     reasons = dict.fromkeys(parts, "deadline")
@@ -297,36 +286,28 @@ def _first(group: BaseExceptionGroup[MnemeshError]) -> MnemeshError:
 
 
 def _fused(
-    context: MemoryContext,
-    question: Question,
-    rows: _Found,
-) -> tuple[RecallHit, ...]:
-    nearest = [(hit.resident.id, hit.score) for hit in rows.hot]
-    nearest += [(found.memory.id, found.cosine or 0.0) for found in rows.cold]
-    known: dict[MemoryId, tuple[Resident, str]] = {}
-    for found in (*rows.cold, *rows.words):
-        tier = "hot" if found.memory.id in context.residency.graph else "cold"
-        known[found.memory.id] = (
-            memories.resident(found.memory, context.node.node_id),
-            tier,
+    context: MemoryContext, search: Search, limit: int, found: _Found
+) -> Iterator[RecallHit]:
+    residents = {hit.resident.id: hit.resident for hit in found.hot}
+    rows = {each.memory.id: each.memory for each in (*found.cold, *found.words.rows)}
+    near = {each.memory.id: each.cosine or 0.0 for each in found.cold}
+    near |= {hit.resident.id: hit.score for hit in found.hot}
+    ceiling = found.hot[-1].score if len(found.hot) == search.wanted else 1.0
+    worded, added = contenders(context, search, found.words, near, ceiling, limit)
+    residents |= added
+    settings = context.settings
+    for scored in fuse(
+        near.items(), worded, alpha=settings.alpha, min_score=settings.min_score, limit=limit
+    ):
+        memory = residents.get(scored.id)
+        if memory is None:
+            memory = memories.resident(rows[scored.id], context.node.node_id)
+        hot = scored.id in residents or scored.id in context.residency.graph
+        yield RecallHit(
+            memory,
+            scored.score,
+            scored.source,
+            "hot" if hot else "cold",
+            scored.cosine,
+            scored.words,
         )
-    for hit in rows.hot:
-        known[hit.resident.id] = (hit.resident, "hot")
-    fused = fuse(
-        nearest,
-        rows.words,
-        alpha=context.settings.alpha,
-        min_score=context.settings.min_score,
-        limit=question.limit,
-    )
-    return tuple(
-        RecallHit(
-            memory=known[scored.id][0],
-            score=scored.score,
-            source=scored.source,
-            tier=known[scored.id][1],
-            cosine=scored.cosine,
-            words=scored.words,
-        )
-        for scored in fused
-    )

@@ -122,7 +122,10 @@ async def test_a_read_cannot_write(notes: Database) -> None:
     assert refused.value.sqlstate == "25006"
 
 
-async def test_a_read_sees_one_snapshot(notes: Database) -> None:
+@pytest.mark.parametrize(("way", "seen"), [("read", (0, 0)), ("look", (0, 1))])
+async def test_a_read_sees_one_snapshot_and_a_look_each_moment(
+    notes: Database, way: str, seen: tuple[int, int]
+) -> None:
     async def count_twice(tx: Tx) -> tuple[int, int]:
         before = await tx.fetchval(COUNT)
         await notes.island.to_trio(notes_insert)
@@ -132,7 +135,7 @@ async def test_a_read_sees_one_snapshot(notes: Database) -> None:
         await notes.transact(insert, id=1, text="one")
 
     with trio.fail_after(10):
-        assert await notes.read(count_twice) == (0, 0)
+        assert await getattr(notes, way)(count_twice) == seen
 
 
 async def test_halfvec_is_a_float32_array(empty_db: Database) -> None:

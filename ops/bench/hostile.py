@@ -38,9 +38,9 @@ from ops.mesh.nodes import ROOT, Node, free_port
 from storage.errors import MnemeshError
 
 TOTAL: Final = 5_000
-ROUNDS: Final = 13
-SECONDS: Final = 4.0
-SETTLE_S: Final = 1.5
+ROUNDS: Final = 24
+SECONDS: Final = 2.5
+SETTLE_S: Final = 1.0
 PORT_EVERY_S: Final = 1 / 100
 HTTP_EVERY_S: Final = 1 / 50
 STAY_S: Final = 30.0

@@ -202,6 +202,16 @@ async def test_delete_hides_and_recover_brings_back(edge: Edge) -> None:
     assert (again.status_code, again.json()["status"]) == (409, "not_deleted")
 
 
+async def test_a_recovery_that_meets_the_same_text_names_it(edge: Edge) -> None:
+    text = "the harbour opens at dawn"
+    first = await remember(edge, text)
+    await edge.post("/api/memory/delete", {"id": first["id"]})
+    second = await remember(edge, text)
+    answer = await edge.post("/api/memory/recover", {"id": first["id"]})
+    assert answer.status_code == 409
+    assert (answer.json()["status"], answer.json()["id"]) == ("duplicate", second["id"])
+
+
 async def test_a_recovery_after_its_window_is_told(edge: Edge) -> None:
     row = await remember(edge, "hidden for long")
     await edge.post("/api/memory/delete", {"id": row["id"]})

@@ -9,6 +9,7 @@ import click
 
 from node.cli.client import open_node, print_json
 from node.cli.group import Failure, agent_option, json_option, reaching
+from node.cli.highlight import excerpt, marked, words_of
 from node.cli.show import age, facts, memory_rows, safe, table
 
 MAX_STDIN = 2 << 20
@@ -89,6 +90,7 @@ def _standard_input() -> str:
 @click.option("--superseded", is_flag=True, help="Also what newer memories replaced.")
 @click.option("--fast", is_flag=True, help="Resident memories by meaning alone, no database.")
 @click.option("--explain", is_flag=True, help="Show what each score is made of.")
+@click.option("--full", is_flag=True, help="Show long texts as a whole.")
 @click.option("--project", "projects", multiple=True, metavar="NAME", help="Of this project.")
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(["cell", "l1", "l2", "beacon"]))
 @click.option("--type", "types", multiple=True, metavar="TYPE", help="Of this type.")
@@ -111,6 +113,7 @@ def recall(
     superseded: bool,
     fast: bool,
     explain: bool,
+    full: bool,
     projects: tuple[str, ...],
     kinds: tuple[str, ...],
     types: tuple[str, ...],
@@ -129,6 +132,10 @@ def recall(
     token: str | None,
 ) -> None:
     """Ask the memory.
+
+    Shows score, age, agent, tier (hot: resident, cold: read from its row) and text, best first.
+    On a terminal the question's words are marked, unless NO_COLOR is set; of a long text the part
+    around the first of them is shown.
 
     \b
     Examples:
@@ -169,6 +176,10 @@ def recall(
         print_json(answer)
         return
     hits = answer["results"]
+    wanted = words_of(query)
+    for hit in hits:
+        shown = hit["content"] if full else excerpt(hit["content"], wanted)
+        hit["content"] = marked(shown, wanted)
     if not hits:
         click.echo("nothing comes to mind")
     elif explain:

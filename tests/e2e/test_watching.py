@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from node.client import BlockingClient, Delivery
 from node.port import messages
 from node.port.codec import FrameBuffer, encode, read_reply
 from ops.mesh.api import ApiError, Unreachable
-from ops.mesh.nodes import Node
+from ops.mesh.nodes import COMMAND, ROOT, Node
 from ops.mesh.stage import soon
 from tests.e2e.programs import programs, say
 
@@ -81,11 +82,21 @@ def test_each_memory_comes_once_across_restarts_of_node_and_client() -> None:
     texts = [f"{SEA}, time {number}" for number in range(60)]
     with a_harbour("bob") as node:
         bob = Follower(node)
-        writing = threading.Thread(target=tell, args=(node, *texts), daemon=True)
+        writing = threading.Thread(target=tell, args=(node, *texts[1:]), daemon=True)
 
         def has(count: int) -> Callable[[], bool]:
             return lambda: len(bob.got) >= count
 
+        shown = subprocess.Popen(
+            [*COMMAND, "watch", "--agent", "bob", "--after", "0", "--count", str(len(texts))],
+            cwd=ROOT,
+            env=dict(node.environment()),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert shown.stdout is not None
+        tell(node, texts[0])
+        lines = [shown.stdout.readline()]
         bob.come()
         writing.start()
         soon(has(10), PATIENCE_S, "the first deliveries")
@@ -99,6 +110,9 @@ def test_each_memory_comes_once_across_restarts_of_node_and_client() -> None:
         node.start()
         writing.join(PATIENCE_S)
         soon(has(len(texts)), PATIENCE_S, "all deliveries")
+        out, _ = shown.communicate(timeout=PATIENCE_S)
+        lines += out.splitlines()
+        assert [line.split("  ")[-1].strip() for line in lines] == texts
         assert [one.memory.content for one in bob.got] == texts
         seqs = [one.seq for one in bob.got]
         assert seqs == sorted(set(seqs))

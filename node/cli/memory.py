@@ -295,14 +295,16 @@ def history(
 
 
 @click.command()
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.argument("ids", nargs=-1, metavar="ID...")
 @agent_option
+@click.option("--like", metavar="TEXT", help="Only show the memories that it may mean.")
 @click.option("--reason", metavar="TEXT")
 @json_option
 @reaching
 def forget(
     ids: tuple[str, ...],
     agent: str | None,
+    like: str | None,
     reason: str | None,
     as_json: bool,
     path: str | None,
@@ -312,21 +314,24 @@ def forget(
     """Remove memories for good, here and at every peer.
 
     There is no way back. `mnemesh delete` hides a memory for 30 days instead; `mnemesh erase`
-    removes everything of an agent or a project and proves it.
+    removes everything of an agent or a project and proves it. Nothing is forgotten by its text:
+    --like shows the ids of what you may mean.
     """
-    body = {"ids": list(ids), "agent_id": agent, "reason": reason}
+    body = _meant(ids, like) | {"agent_id": agent, "reason": reason}
     _ended(open_node(path, url, token).post("/api/memory/forget", body), "forgotten", as_json)
 
 
 @click.command()
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.argument("ids", nargs=-1, metavar="ID...")
 @agent_option
+@click.option("--like", metavar="TEXT", help="Only show the memories that it may mean.")
 @click.option("--reason", metavar="TEXT")
 @json_option
 @reaching
 def delete(
     ids: tuple[str, ...],
     agent: str | None,
+    like: str | None,
     reason: str | None,
     as_json: bool,
     path: str | None,
@@ -334,7 +339,7 @@ def delete(
     token: str | None,
 ) -> None:
     """Hide memories; `mnemesh recover` brings them back within 30 days."""
-    body = {"ids": list(ids), "agent_id": agent, "reason": reason}
+    body = _meant(ids, like) | {"agent_id": agent, "reason": reason}
     _ended(open_node(path, url, token).post("/api/memory/delete", body), "deleted", as_json)
 
 
@@ -363,9 +368,19 @@ def recover(
         click.echo(f"recovered  {row['id']}  (was {row['recovered_from']})")
 
 
-def _ended(done: dict[str, list[str]], key: str, as_json: bool) -> None:
+def _meant(ids: tuple[str, ...], like: str | None) -> dict[str, Any]:
+    """Ids to end, or a text to show candidates for."""
+    if bool(ids) == (like is not None):
+        raise click.UsageError("give the ids of memories, or a text with --like")
+    return {"query": like} if like is not None else {"ids": list(ids)}
+
+
+def _ended(done: dict[str, Any], key: str, as_json: bool) -> None:
     if as_json:
         print_json(done)
+        return
+    if done.get("dry_run"):
+        table(("id", "age", "agent", "type", "text"), memory_rows(done["candidates"]))
         return
     for memory_id in done[key]:
         click.echo(f"{key}  {memory_id}")

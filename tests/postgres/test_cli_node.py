@@ -97,6 +97,15 @@ async def test_delete_recover_forget_and_history(served: Edge) -> None:
     assert "on its way out" not in told.stdout
 
 
+async def test_by_a_text_only_candidates_are_shown(served: Edge) -> None:
+    row = await done(served, "remember", "the garden plan")
+    for verb in ("forget", "delete"):
+        assert row["id"] in (await run(served, verb, "--like", "garden")).stdout
+        assert (await run(served, verb)).exit_code == 1
+        assert (await run(served, verb, row["id"], "--like", "garden")).exit_code == 1
+    assert (await done(served, "get", row["id"]))["content"] == "the garden plan"
+
+
 async def test_the_node_of_a_workspace_is_found(served: Edge) -> None:
     result = await run(served, "status", "--path", str(served.services.workspace.root), "--json")
     assert json.loads(result.stdout)["node_id"] == served.world.node.node_id.hex()

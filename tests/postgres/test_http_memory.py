@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from storage.model import ReadPolicy
 from tests.support.services import Edge, edge
 
 __all__ = ["edge"]
@@ -189,6 +190,42 @@ async def test_l_48_another_agents_id_is_as_missing(edge: Edge) -> None:
     assert exported.text == ""
     after = await edge.world.rows("SELECT id, deleted_at, updated_at FROM memories ORDER BY id")
     assert after == before
+
+
+@pytest.mark.parametrize("verb", ["delete", "forget"])
+async def test_by_text_nothing_is_ended_and_only_own_memories_are_shown(
+    edge: Edge, verb: str
+) -> None:
+    for name in ("a1", "a2"):
+        await edge.world.agent(name, ReadPolicy.SHARED)
+    mine = await remember(edge, "the plan of the garden", agent_id="a1")
+    await remember(edge, "the plan of the garden, later", agent_id="a2")
+    path, as_a1 = f"/api/memory/{verb}", {"agent_id": "a1"}
+    told = (await edge.post(path, {"query": "garden plan"} | as_a1)).json()
+    assert told["dry_run"] is True
+    assert [one["id"] for one in told["candidates"]] == [mine["id"]]
+    assert await count(edge) == 2
+    both = await edge.post(path, {"query": "garden plan", "id": mine["id"]} | as_a1)
+    assert (both.status_code, both.json()["error"]) == (400, "query and ids exclude each other")
+    for empty in ({}, {"query": ""}):
+        assert (await edge.post(path, empty | as_a1)).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "seen"),
+    [
+        ({"session_key": "agent:a1:42"}, True),
+        ({"session_key": "agent:a1:42", "agent_id": "default"}, False),
+        ({"session_key": "agent:a1"}, False),
+        ({"session_key": "tty:a1:42"}, False),
+        ({}, False),
+    ],
+)
+async def test_a_session_key_names_the_agent(edge: Edge, body: dict[str, str], seen: bool) -> None:
+    await edge.world.agent("a1")
+    await remember(edge, "the plan of the garden", agent_id="a1", visibility="private")
+    found = await edge.post("/api/memory/recall", {"query": "garden plan"} | body)
+    assert bool(found.json()["results"]) is seen
 
 
 async def test_delete_hides_and_recover_brings_back(edge: Edge) -> None:

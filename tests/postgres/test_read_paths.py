@@ -69,6 +69,12 @@ class Asked:
         assert answer.status_code in (200, 404), answer.text
         return answer.text if answer.status_code == 200 else ""
 
+    async def candidates(self, verb: str) -> str:
+        asked = {"agent_id": self.reader, "query": TEXT}
+        answer = await self.edge.post(f"/api/memory/{verb}", asked)
+        assert answer.status_code in (200, 404), answer.text
+        return answer.text if answer.status_code == 200 else ""
+
     async def client(self, work: Callable[[Client], Awaitable[object]]) -> str:
         try:
             told = await work(self.reading)
@@ -170,6 +176,12 @@ PATHS: Final[dict[str, Path]] = {
         own=True,
         past=True,
     ),
+    "http delete, by text": Path(
+        "POST /api/memory/delete", lambda a: a.candidates("delete"), own=True
+    ),
+    "http forget, by text": Path(
+        "POST /api/memory/forget", lambda a: a.candidates("forget"), own=True
+    ),
     "http list": Path("GET /api/memories", lambda a: a.get("/api/memories")),
     "http export": Path(
         "GET /api/memory/export",
@@ -205,7 +217,7 @@ TELLING_NOTHING: Final = {
     "POST /api/auth/token", "POST /api/repair/retention-sweep", "POST /api/audit/graph",
     "GET /api/agents", "POST /api/agents", "GET /api/agents/{name}", "GET /api/projects",
     "POST /api/projects", "POST /api/projects/join", "POST /api/projects/{name}/admit",
-    "POST /api/projects/{name}/revoke", "POST /api/memory/delete", "POST /api/memory/forget",
+    "POST /api/projects/{name}/revoke",
     "POST /api/erasures", "GET /api/erasures", "GET /api/erasures/{id}",
     "GET /api/erasures/{id}/certificate", "GET /api/erasures/{id}/closure",
     "GET /api/erasures/{id}/proof", "GET /api/erasures/{id}/head", "GET /api/erasures/{id}/trust",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from storage.model import AgentId, Hlc, MemoryId, NodeId, ProjectId
 from storage.pool import Tx
@@ -63,32 +62,25 @@ class Seen:
 
 async def insert(tx: Tx, diff: Diff) -> bool:
     """Store an announcement; False when these bytes are here already."""
-    return await tx.fetchval(SQL.insert_diff, **_columns(diff)) is not None
-
-
-async def insert_many(tx: Tx, rows: Sequence[Diff]) -> None:
-    """Store new announcements in one round trip."""
-    await tx.executemany(SQL.insert_diff, map(_columns, rows))
-
-
-def _columns(diff: Diff) -> dict[str, Any]:
-    return {
-        "diff_id": diff.diff_id,
-        "kind": diff.kind,
-        "project_id": diff.project_id,
-        "agent_id": diff.agent_id,
-        "agent_epoch": diff.agent_epoch,
-        "project_epoch": diff.project_epoch,
-        "memory_id": diff.memory_id,
-        "origin_node": diff.origin_node,
-        "hlc": diff.hlc,
-        "model": diff.model,
-        "q8": diff.q8,
-        "body": diff.body,
-        "sig": diff.sig,
-        "expires_at": diff.expires_at,
-        "drop_after": diff.drop_after,
-    }
+    stored = await tx.fetchval(
+        SQL.insert_diff,
+        diff_id=diff.diff_id,
+        kind=diff.kind,
+        project_id=diff.project_id,
+        agent_id=diff.agent_id,
+        agent_epoch=diff.agent_epoch,
+        project_epoch=diff.project_epoch,
+        memory_id=diff.memory_id,
+        origin_node=diff.origin_node,
+        hlc=diff.hlc,
+        model=diff.model,
+        q8=diff.q8,
+        body=diff.body,
+        sig=diff.sig,
+        expires_at=diff.expires_at,
+        drop_after=diff.drop_after,
+    )
+    return stored is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,15 @@ class Epochs:
 
 
 @dataclass(frozen=True, slots=True)
+class Expected:
+    """A scope and the epoch that a writer believes to be open, to be checked when it writes."""
+
+    kind: str
+    handle: Handle
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Gate:
     """The gate of one mesh; `handle_key` makes scope handles."""
 
@@ -54,6 +63,18 @@ class Gate:
         if project_id is not None:
             project = await self._open(tx, Scope(ScopeKind.PROJECT, project_id))
         return Epochs(agent, project)
+
+    def expected(
+        self, agent_id: AgentId, project_id: ProjectId | None, epochs: Epochs
+    ) -> list[Expected]:
+        """What `for_write` would check, for a statement that checks it itself."""
+        scopes = [(Scope(ScopeKind.AGENT, agent_id), epochs.agent)]
+        if project_id is not None:
+            scopes.append((Scope(ScopeKind.PROJECT, project_id), epochs.project))
+        return [
+            Expected(scope.kind.value, scope.handle(self.handle_key), epoch)
+            for scope, epoch in scopes
+        ]
 
     async def for_foreign(
         self,

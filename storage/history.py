@@ -62,31 +62,6 @@ async def record(
     )
 
 
-async def created(tx: Tx, rows: Sequence[tuple[Memory, str]], now: datetime) -> None:
-    """Append the first event of each memory, by its actor, in one round trip."""
-    await tx.executemany(
-        SQL.insert_event,
-        [
-            {
-                "memory_id": memory.id,
-                "agent_id": memory.agent_id,
-                "project_id": memory.project_id,
-                "event": "created",
-                "old_content": None,
-                "new_content": memory.content,
-                "changed_by": actor,
-                "reason": None,
-                "metadata": "{}",
-                "created_at": now,
-                "actor_type": None,
-                "session_id": None,
-                "request_id": None,
-            }
-            for memory, actor in rows
-        ],
-    )
-
-
 async def of_memory(tx: Tx, memory_id: MemoryId, *, limit: int = 1000) -> list[Event]:
     """Events of a memory, oldest first."""
     rows = await tx.fetch(SQL.of_memory, memory_id=memory_id, limit=limit)

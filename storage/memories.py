@@ -114,13 +114,6 @@ async def insert(tx: Tx, memory: Memory, *, searchable: bool = True) -> bool:
     return await tx.fetchval(SQL.insert_memory, **columns) is not None
 
 
-async def insert_many(tx: Tx, rows: Sequence[Memory]) -> set[MemoryId]:
-    """`insert` for rows with new ids, in one round trip; the ids of those that were added."""
-    await tx.executemany(SQL.insert_memory, map(_columns, rows))
-    found = await tx.fetch(SQL.present, ids=[row.id for row in rows])
-    return {each["id"] for each in found}
-
-
 def _columns(memory: Memory) -> dict[str, Any]:
     return {
         "id": memory.id,
@@ -166,34 +159,16 @@ async def insert_vector(
 
     A cluster that is gone meanwhile counts as none.
     """
-    await tx.execute(SQL.insert_vector, **_vector_columns(memory, model, vector, cluster_id))
-
-
-async def insert_vectors(
-    tx: Tx, model: str, rows: Sequence[Stored], clusters: Sequence[int | None]
-) -> None:
-    """`insert_vector` for many in one round trip, each with its cluster."""
-    await tx.executemany(
+    await tx.execute(
         SQL.insert_vector,
-        [
-            _vector_columns(row.memory, model, row.vector, cluster_id)
-            for row, cluster_id in zip(rows, clusters, strict=True)
-        ],
+        memory_id=memory.id,
+        agent_id=memory.agent_id,
+        project_id=memory.project_id,
+        model=model,
+        dims=len(vector),
+        vector=vector,
+        cluster_id=cluster_id,
     )
-
-
-def _vector_columns(
-    memory: Memory, model: str, vector: NDArray[np.float32], cluster_id: int | None
-) -> dict[str, Any]:
-    return {
-        "memory_id": memory.id,
-        "agent_id": memory.agent_id,
-        "project_id": memory.project_id,
-        "model": model,
-        "dims": len(vector),
-        "vector": vector,
-        "cluster_id": cluster_id,
-    }
 
 
 async def find_duplicate(tx: Tx, memory: Memory) -> Memory | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -140,7 +140,9 @@ class Database:
         Cancelled before COMMIT the unit rolls back; a COMMIT under way is waited for and its
         result returned.
         """
-        return await self.island.call(self._unit, False, lambda tx: work(tx, *args, **kwargs))
+        return await self.island.call(
+            self._unit, partial(self._attempt, False, lambda tx: work(tx, *args, **kwargs))
+        )
 
     async def read(
         self,
@@ -149,7 +151,18 @@ class Database:
         **kwargs: P.kwargs,
     ) -> T:
         """As `transact`, read only, over one snapshot: all its queries see the same state."""
-        return await self.island.call(self._unit, True, lambda tx: work(tx, *args, **kwargs))
+        return await self.island.call(
+            self._unit, partial(self._attempt, True, lambda tx: work(tx, *args, **kwargs))
+        )
+
+    async def at_once(self, query: Query, **params: Any) -> list[Record]:
+        """The rows of one statement that is a transaction of its own: one round trip in all.
+
+        Raises and starts over as `transact`. Once sent it is waited for, also when cancelled;
+        CommitUnknown when the connection is lost meanwhile. Called from trio.
+        """
+        arguments = query.arguments(params)
+        return await self.island.call(self._unit, partial(self._send, query.text, arguments))
 
     async def look(
         self,
@@ -168,16 +181,16 @@ class Database:
         """Open connections and how many of them are idle, for metrics."""
         return self._pool.get_size(), self._pool.get_idle_size()
 
-    async def _unit(self, readonly: bool, work: Callable[[Tx], Awaitable[T]]) -> T:
+    async def _unit(self, work: Callable[[], Awaitable[T]]) -> T:
         for attempt in range(self._settings.conflict_retries):
             try:
-                return await self._attempt(readonly, work)
+                return await work()
             except TransactionConflict:
                 ceiling = min(RETRY_CAP, RETRY_BASE * 2**attempt)
                 delay = random.uniform(ceiling / 2, ceiling)
             _raise_if_cancelled()
             await asyncio.sleep(delay)
-        return await self._attempt(readonly, work)
+        return await work()
 
     async def _glance(self, work: Callable[[Tx], Awaitable[T]]) -> T:
         async with self._connection() as connection:
@@ -193,8 +206,13 @@ class Database:
             except BaseException:
                 await _roll_back(connection, transaction)
                 raise
-            await _commit(transaction)
+            await _final(transaction.commit)
             return result
+
+    async def _send(self, text: str, arguments: Sequence[Any]) -> list[Record]:
+        async with self._connection() as connection:
+            rows: list[Record] = await _final(connection.fetch, text, *arguments)
+            return rows
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
@@ -215,14 +233,13 @@ async def _roll_back(connection: asyncpg.Connection, transaction: Any) -> None:
             connection.terminate()
 
 
-async def _commit(transaction: Any) -> None:
-    """Commit and wait for the verdict even when cancelled, so that no finished work is lost."""
+async def _final(call: Callable[..., Awaitable[T]], *args: Any) -> T:
+    """Make a call that commits and wait for its verdict even when cancelled, so that no finished
+    work is lost. Raises CommitUnknown when the connection is lost meanwhile."""
     try:
-        await _to_the_end(_translated(transaction.commit))
+        return await _to_the_end(_translated(call, *args))
     except (DatabaseUnavailable, asyncio.CancelledError):
         unknown = CommitUnknown()
-    else:
-        return
     raise unknown
 
 
@@ -239,6 +256,12 @@ def _raise_if_cancelled() -> None:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
+
+
+async def _keep_session(_connection: asyncpg.Connection) -> None:
+    """Nothing here outlives a transaction: settings are local to one, locks end with it, and
+    listening has connections of its own. So a connection goes back as it is, which saves each
+    unit a round trip."""
 
 
 def connect_arguments(target: Target, settings: DatabaseSettings) -> dict[str, Any]:

@@ -16,8 +16,9 @@ from node.memory.handing import HandingDesk
 from node.memory.residency import Residency
 from node.memory.settings import MemorySettings
 from storage.access import LiveAccess
+from storage.gate import Epochs
 from storage.local import LocalNode
-from storage.model import ProjectId
+from storage.model import AgentId, ProjectId
 from storage.pool import Database
 
 
@@ -27,7 +28,8 @@ class MemoryContext:
 
     `walk_energy` gives the energy in milli-units that an announcement about a vector in a
     project starts with, and `announced` wakes the mesh after a commit. `desk` hands memories to
-    the agents of this node, and `commits` lets remembers that come together share one.
+    the agents of this node, and `commits` lets remembers that come together share one. `epochs`
+    are those under which the last commits wrote; they are checked again by whoever uses them.
     """
 
     node: LocalNode
@@ -41,6 +43,7 @@ class MemoryContext:
     announced: Callable[[], None]
     desk: HandingDesk
     commits: SharedCommits[Any, Any] = field(default_factory=SharedCommits)
+    epochs: dict[tuple[AgentId, ProjectId | None], Epochs] = field(default_factory=dict)
     cold: ColdTier = field(default_factory=ColdTier)
     common_words: CommonWords = field(default_factory=CommonWords)
 

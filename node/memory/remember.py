@@ -1,13 +1,18 @@
 """Remember: normalise, embed, and store row, vector, history and announcement in one commit.
 
-What a caller was told is stored is durable. The hot graph follows after the commit; a crash in
-between costs nothing, since it is rebuilt from the rows.
+What a caller was told is stored is durable and resident. The hot graph follows after the commit,
+while the next commit is under way; a crash in between costs nothing, since it is rebuilt from the
+rows.
+
+A memory that comes alone is stored by one statement that is its own transaction, under the epochs
+that the last commit found. When it meets another, when an epoch has moved, or when the memory is
+handed to somebody, a transaction of several statements decides.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -16,18 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip import announcing
-from gossip.affinity import quantise_wire
+from gossip.affinity import quantise_wire, quantised
 from gossip.announcing import WIRE_DTYPE
 from node.memory.context import MemoryContext
 from node.memory.handing import Announced
 from node.memory.hiding import hide_expired
-from storage import diffs, history, memories
+from storage import births, memories
+from storage.births import Birth
 from storage.content import NormalContent, check_text, normalize
 from storage.database_errors import CommitUnknown
 from storage.diffs import Diff
 from storage.errors import Conflict, InvalidInput, MnemeshError, ScopeErased
 from storage.gate import Epochs
-from storage.memories import Stored
 from storage.model import AgentId, Memory, MemoryId, MemoryKind, ProjectId, Visibility
 from storage.pool import Tx
 from storage.records import DiffKind
@@ -35,8 +40,6 @@ from storage.records import DiffKind
 MAX_BATCH = 500
 MAX_MET = 4
 """A draft meets at most three rows: by source, by idempotency key, by text."""
-MANY = 3
-"""From so many drafts on, a batch is stored in a few round trips for all."""
 MAX_TAGS = 32
 MAX_TAG = 128
 MAX_LABEL = 256
@@ -80,23 +83,46 @@ class _Ready:
     vector: NDArray[np.float32]
 
 
+ScopeKey = tuple[AgentId, ProjectId | None]
+Outcome = Remembered | MnemeshError
+
+
+@dataclass(frozen=True, slots=True)
+class _Committed:
+    """What a commit stored: an outcome for each draft, and what is to follow in this process."""
+
+    outcomes: list[Outcome]
+    fresh: list[tuple[Memory, NDArray[np.float32]]]
+    hidden: Sequence[MemoryId]
+    handed: set[AgentId]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What a transaction did: outcomes in the order of the batch, the expired memories that made
+    room, who was handed something, and the epochs that it found."""
+
+    outcomes: list[Outcome]
+    hidden: list[MemoryId]
+    handed: set[AgentId]
+    epochs: dict[ScopeKey, Epochs | ScopeErased]
+
+
 async def remember(context: MemoryContext, draft: Draft) -> Remembered:
     """Store one memory, or count the equal one that is there; durable when this returns.
 
     Those that come while others commit share the next commit. Raises InvalidInput,
     ContentTooLarge, ScopeErased, and what the embedder raises.
     """
-    result: Remembered | MnemeshError = await context.commits.share(
-        draft, partial(remember_batch, context)
+    result: Outcome = await context.commits.share(
+        draft, partial(_commit, context), partial(_follow, context)
     )
     if isinstance(result, MnemeshError):
         raise result
     return result
 
 
-async def remember_batch(
-    context: MemoryContext, drafts: Sequence[Draft]
-) -> list[Remembered | MnemeshError]:
+async def remember_batch(context: MemoryContext, drafts: Sequence[Draft]) -> list[Outcome]:
     """Store up to 500 memories in one commit; a bad item is an error in its place, no more.
 
     Raises InvalidInput for a batch of the wrong size, and what the embedder and the database
@@ -104,33 +130,42 @@ async def remember_batch(
     """
     if not 1 <= len(drafts) <= MAX_BATCH:
         raise InvalidInput(f"a batch has 1 to {MAX_BATCH} memories")
-    results: list[Remembered | MnemeshError | None] = [None] * len(drafts)
+    return await _follow(context, await _commit(context, drafts))
+
+
+async def _commit(context: MemoryContext, drafts: Sequence[Draft]) -> _Committed:
+    """Make the drafts durable."""
+    results: list[Outcome | None] = [None] * len(drafts)
     ready = await _prepare(context, drafts, results)
     try:
-        stored, hidden, handed = await context.db.transact(
-            _store_all, context, list(ready.values())
-        )
+        stored = await _store(context, list(ready.values()))
     except CommitUnknown:
         context.residency.has_cold = True
         raise
-    if hidden:
-        await context.residency.hide(hidden)
     fresh: list[tuple[Memory, NDArray[np.float32]]] = []
-    for position, outcome in zip(ready, stored, strict=True):
+    for position, outcome in zip(ready, stored.outcomes, strict=True):
         results[position] = outcome
         if isinstance(outcome, Remembered) and not outcome.deduped:
             fresh.append((outcome.memory, ready[position].vector))
-    await context.residency.add(fresh)
-    if any(memory.announced_at for memory, _ in fresh):
+    outcomes = [result for result in results if result is not None]
+    return _Committed(outcomes, fresh, stored.hidden, stored.handed)
+
+
+async def _follow(context: MemoryContext, done: _Committed) -> list[Outcome]:
+    """Let graph, mesh and subscribers follow a commit."""
+    if done.hidden:
+        await context.residency.hide(done.hidden)
+    await context.residency.add(done.fresh)
+    if any(memory.announced_at for memory, _ in done.fresh):
         context.announced()
-    context.desk.told(handed)
-    return [result for result in results if result is not None]
+    context.desk.told(done.handed)
+    return done.outcomes
 
 
 async def _prepare(
     context: MemoryContext,
     drafts: Sequence[Draft],
-    results: list[Remembered | MnemeshError | None],
+    results: list[Outcome | None],
 ) -> dict[int, _Ready]:
     contents: dict[int, NormalContent] = {}
     for position, draft in enumerate(drafts):
@@ -196,16 +231,42 @@ def _unit(context: MemoryContext, draft: Draft) -> NDArray[np.float32]:
     return vector / np.float32(norm)
 
 
-async def _store_all(
-    tx: Tx, context: MemoryContext, batch: Sequence[_Ready]
-) -> tuple[list[Remembered | MnemeshError], list[MemoryId], set[AgentId]]:
-    """What became of each draft, the expired memories that made room, and whom it was handed."""
-    epochs: dict[tuple[AgentId, ProjectId | None], Epochs | ScopeErased] = {}
-    outcomes: dict[int, Remembered | MnemeshError] = {}
+async def _store(context: MemoryContext, batch: Sequence[_Ready]) -> _Stored:
+    if len(batch) == 1:
+        memory = await _store_at_once(context, batch[0])
+        if memory is not None:
+            return _Stored([Remembered(memory, deduped=False)], [], set(), {})
+    stored = await context.db.transact(_store_all, context, batch)
+    for key, found in stored.epochs.items():
+        if isinstance(found, Epochs):
+            context.epochs[key] = found
+        else:
+            context.epochs.pop(key, None)
+    return stored
+
+
+async def _store_at_once(context: MemoryContext, item: _Ready) -> Memory | None:
+    """Store one that meets nothing and goes to nobody; None when a transaction has to decide."""
+    key = (item.draft.agent_id, item.draft.project_id)
+    epochs = context.epochs.get(key)
+    if epochs is None:
+        return None
+    birth = _birth(context, item, epochs, context.now())
+    if birth.diff is not None and context.desk.wanting(birth.memory, quantised(birth.diff.q8)):
+        return None
+    expected = context.node.gate.expected(*key, epochs)
+    model = context.embedder.model_id
+    if await births.insert_at_once(context.db, model, birth, expected):
+        return birth.memory
+    return None
+
+
+async def _store_all(tx: Tx, context: MemoryContext, batch: Sequence[_Ready]) -> _Stored:
+    epochs: dict[ScopeKey, Epochs | ScopeErased] = {}
+    outcomes: dict[int, Outcome] = {}
     hidden: list[MemoryId] = []
-    announced: list[Announced] = []
+    new: dict[int, Birth] = {}
     now = context.now()
-    rows: dict[int, Memory] = {}
     # In the order of their hashes, so that two batches with the same texts cannot deadlock.
     for position in sorted(range(len(batch)), key=lambda at: batch[at].content.content_hash):
         item = batch[position]
@@ -219,84 +280,50 @@ async def _store_all(
         if isinstance(epoch, ScopeErased):
             outcomes[position] = epoch
         else:
-            rows[position] = _row(context, item, epoch, now)
-    new = await _store_new(tx, context, batch, rows, now, announced)
-    for position, memory in rows.items():
-        if memory.id in new:
-            outcomes[position] = Remembered(memory, deduped=False)
+            new[position] = _birth(context, item, epoch, now)
+    added = await births.insert(tx, context.embedder.model_id, list(new.values()))
+    announced: list[Announced] = []
+    for position, birth in new.items():
+        if birth.memory.id in added:
+            outcome: Outcome = Remembered(birth.memory, deduped=False)
         else:
-            outcomes[position] = await _store(
-                tx, context, batch[position], memory, now, hidden, announced
-            )
+            outcome = await _meet(tx, context, birth, now, hidden)
+        outcomes[position] = outcome
+        if birth.diff is not None and isinstance(outcome, Remembered) and not outcome.deduped:
+            announced.append(Announced(birth.memory, birth.diff.diff_id, birth.diff.q8))
     handed = await context.desk.hand(tx, announced)
-    return [outcomes[position] for position in range(len(batch))], hidden, handed
+    return _Stored([outcomes[at] for at in range(len(batch))], hidden, handed, epochs)
 
 
-async def _store_new(
-    tx: Tx,
-    context: MemoryContext,
-    batch: Sequence[_Ready],
-    rows: Mapping[int, Memory],
-    now: datetime,
-    announced: list[Announced],
-) -> set[MemoryId]:
-    """Store those that meet nothing, all in a few round trips; their ids."""
-    if len(rows) < MANY:
-        return set()
-    added = await memories.insert_many(tx, list(rows.values()))
-    new = {at: memory for at, memory in rows.items() if memory.id in added}
-    vectors = [Stored(memory, batch[at].vector) for at, memory in new.items()]
-    clusters = [context.cold.cluster_for(row.memory, row.vector) for row in vectors]
-    await memories.insert_vectors(tx, context.embedder.model_id, vectors, clusters)
-    await history.created(tx, [(memory, batch[at].draft.actor) for at, memory in new.items()], now)
-    made = [
-        (memory, announcement(context, memory, batch[at].vector, "add", now))
-        for at, memory in new.items()
-        if memory.announced_at is not None
-    ]
-    await diffs.insert_many(tx, [diff for _, diff in made])
-    announced += [Announced(memory, diff.diff_id, diff.q8) for memory, diff in made]
-    return added
-
-
-async def _store(
-    tx: Tx,
-    context: MemoryContext,
-    item: _Ready,
-    memory: Memory,
-    now: datetime,
-    hidden: list[MemoryId],
-    announced: list[Announced],
-) -> Remembered | MnemeshError:
-    """Store one, or find what it meets."""
+async def _meet(
+    tx: Tx, context: MemoryContext, birth: Birth, now: datetime, hidden: list[MemoryId]
+) -> Outcome:
+    """Count the row that stands in the way of a birth, or take an expired one out of it."""
+    memory = birth.memory
     for _ in range(MAX_MET):
-        if await memories.insert(tx, memory):
-            break
         met = await memories.find_duplicate(tx, memory)
         if met is not None and (met.expires_at is None or met.expires_at > now):
             await memories.count_seen_again(tx, met.id)
             return Remembered(replace(met, seen_count=met.seen_count + 1), deduped=True)
         if met is not None:
             hidden += await hide_expired(
-                tx, context.node, context.access.current, [met], actor=item.draft.actor
+                tx, context.node, context.access.current, [met], actor=memory.updated_by
             )
-    else:
-        return Conflict("the memory could not be saved; try again")
-    await memories.insert_vector(
-        tx,
+        if await births.insert(tx, context.embedder.model_id, [birth]):
+            return Remembered(memory, deduped=False)
+    return Conflict("the memory could not be saved; try again")
+
+
+def _birth(context: MemoryContext, item: _Ready, epochs: Epochs, now: datetime) -> Birth:
+    memory = _row(context, item, epochs, now)
+    return Birth(
         memory,
-        context.embedder.model_id,
         item.vector,
         context.cold.cluster_for(memory, item.vector),
+        announcement(context, memory, item.vector, "add", now)
+        if memory.announced_at is not None
+        else None,
     )
-    await history.record(
-        tx, memory, "created", now=now, changed_by=item.draft.actor, new_content=memory.content
-    )
-    if memory.announced_at is not None:
-        diff = announcement(context, memory, item.vector, "add", now)
-        await diffs.insert(tx, diff)
-        announced.append(Announced(memory, diff.diff_id, diff.q8))
-    return Remembered(memory, deduped=False)
 
 
 def _row(context: MemoryContext, item: _Ready, epochs: Epochs, now: datetime) -> Memory:

@@ -8,6 +8,48 @@ CREATE DOMAIN public.digest32 AS bytea
 CREATE DOMAIN public.id16 AS bytea
 	CONSTRAINT id16_check CHECK ((octet_length(VALUE) = 16));
 
+CREATE TYPE public.memory_birth AS (
+	id bytea,
+	kind text,
+	agent_id bytea,
+	project_id bytea,
+	scope_label text,
+	content text,
+	normalized_content text,
+	content_hash text,
+	hash_version smallint,
+	type text,
+	tags text[],
+	who text,
+	importance real,
+	pinned boolean,
+	visibility text,
+	source_type text,
+	source_id text,
+	idempotency_key text,
+	expires_at timestamp with time zone,
+	announced_at timestamp with time zone,
+	created_at timestamp with time zone,
+	updated_at timestamp with time zone,
+	updated_by text,
+	origin_node bytea,
+	agent_epoch integer,
+	project_epoch integer,
+	hlc bigint,
+	bigrams text[],
+	indexed_chars integer,
+	model text,
+	vector public.halfvec,
+	cluster_id bigint,
+	diff_id bytea,
+	diff_kind text,
+	q8 bytea,
+	body bytea,
+	sig bytea,
+	diff_expires_at timestamp with time zone,
+	drop_after timestamp with time zone
+);
+
 CREATE DOMAIN public.memory_id AS bytea
 	CONSTRAINT memory_id_check CHECK ((octet_length(VALUE) = 16));
 
@@ -1027,7 +1069,7 @@ CREATE UNIQUE INDEX memories_source ON public.memories USING btree (agent_id, pr
 
 CREATE UNIQUE INDEX memories_text ON public.memories USING btree (agent_id, project_id, scope_label, hash_version, content_hash) NULLS NOT DISTINCT WHERE ((kind = 'cell'::text) AND (content_hash IS NOT NULL) AND (deleted_at IS NULL));
 
-CREATE INDEX memories_words ON public.memories USING gin (words) WITH (fastupdate=off);
+CREATE INDEX memories_words ON public.memories USING gin (words) WITH (fastupdate='on', gin_pending_list_limit='64');
 
 CREATE INDEX memory_history_age ON public.memory_history USING btree (created_at);
 

@@ -40,10 +40,6 @@ FOR UPDATE OF m;
 -- The same memory was stored once more.
 UPDATE memories SET seen_count = seen_count + 1 WHERE id = :id;
 
--- name: present
--- Which of these ids have a row.
-SELECT id FROM memories WHERE id = ANY (:ids::bytea[]);
-
 -- name: by_ids
 -- Rows by id, whatever their state.
 SELECT m.* FROM memory_rows m WHERE m.id = ANY (:ids::bytea[]);

@@ -26,6 +26,10 @@ class Disk:
         return [f"stored {item}" for item in items]
 
 
+async def follow(stored: list[str]) -> list[str]:
+    return stored
+
+
 async def start(
     nursery: trio.Nursery, shared: SharedCommits[int, str], disk: Disk, items: Sequence[int]
 ) -> dict[int, str]:
@@ -33,7 +37,7 @@ async def start(
 
     async def one(item: int) -> None:
         try:
-            results[item] = await shared.share(item, disk.write)
+            results[item] = await shared.share(item, disk.write, follow)
         except ValueError as error:
             results[item] = str(error)
 
@@ -46,7 +50,7 @@ async def start(
 async def test_one_alone_waits_for_nobody() -> None:
     shared, disk = SharedCommits[int, str](), Disk()
     disk.gate.set()
-    assert await shared.share(1, disk.write) == "stored 1"
+    assert await shared.share(1, disk.write, follow) == "stored 1"
     assert disk.seen == [[1]]
 
 
@@ -85,7 +89,7 @@ async def test_a_cancelled_caller_takes_nobody_along(victim: int) -> None:
 
     async def one(item: int) -> None:
         with scopes[item]:
-            results[item] = await shared.share(item, disk.write)
+            results[item] = await shared.share(item, disk.write, follow)
 
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:

@@ -116,9 +116,12 @@ class Memory:
     updated_by: str = "api"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Resident:
-    """What a recall needs of a memory that lives in the hot graph, so that it touches no row."""
+    """What a recall needs of a memory that lives in the hot graph, so that it touches no row.
+
+    Takes weak references: what is derived from a record must end with it.
+    """
 
     id: MemoryId
     kind: MemoryKind

@@ -83,7 +83,7 @@ async def recall(context: MemoryContext, question: Question) -> Answer:
         if isinstance(answer, MnemeshError):
             raise answer
         return answer
-    query = _checked(question)
+    query = checked(question)
     vector = await _vector(context, query, question.vector)
     search = Search(
         vector,
@@ -133,7 +133,7 @@ async def hits_fast(
     found: dict[int, list[Hit] | MnemeshError] = {}
     for position, question in enumerate(questions):
         try:
-            query = _checked(question)
+            query = checked(question)
             if question.vector is None:
                 texts[position] = query
             else:
@@ -166,7 +166,8 @@ def search_of(context: MemoryContext, question: Question, vector: NDArray[np.flo
     )
 
 
-def _checked(question: Question) -> str:
+def checked(question: Question) -> str:
+    """The text of a question without blanks around it. Raises InvalidInput."""
     query = check_text(question.query, "query").strip()
     if not query and question.vector is None:
         raise InvalidInput("query is required")

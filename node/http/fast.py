@@ -94,7 +94,7 @@ class FastRecalls:
             checked(question)
             hits = await self._hits(search_of(services.memory, question, vector))
         services.metrics.memory.recall_hits.observe(len(hits))
-        return Reply(raw=self._encode(hits, limit))
+        return Reply(raw=self.encode(hits, limit))
 
     async def _hits(self, search: Search) -> list[Hit]:
         loop = asyncio.get_running_loop()
@@ -121,7 +121,8 @@ class FastRecalls:
             if not future.done():
                 future.set_result(hits)
 
-    def _encode(self, hits: Sequence[Hit], limit: int) -> bytes:
+    def encode(self, hits: Sequence[Hit], limit: int) -> bytes:
+        """The answer that these hits are, as `answer_view` says it."""
         services = self._services
         alpha = services.memory.settings.alpha
         rows: list[bytes] = []

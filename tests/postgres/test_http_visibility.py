@@ -77,6 +77,10 @@ async def test_all_reads_agree_on_each_state(
     body = {"content": TEXT, "agent_id": "bob", "ttl_seconds": 3600, "project": "harbour"}
     row = (await edge.post("/api/memory/remember", body)).json()
     assert await newest(edge.world.context, reader.id) > 0
+    (vector,) = await edge.world.context.embedder.embed([TEXT])
+    by_vector = {"vector": vector.tolist(), "fast": True, "agent_id": "bob"}
+    before = (await edge.post("/api/memory/recall", by_vector)).json()["results"]
+    assert [one["id"] for one in before] == [row["id"]]
     await happen(edge, row["id"])
     watched = Feed(edge.world.context, lambda: reader, 0)
     assert [id_text(one.memory.id) for one in await watched.read(9, 0.05)] == [row["id"]] * seen
@@ -87,6 +91,7 @@ async def test_all_reads_agree_on_each_state(
         who = {"agent_id": agent}
         async with port.client(agent) as client:
             quick = await client.recall(TEXT, fast=True)
+            at_once = await client.recall(vector=vector, fast=True)
             full = await client.recall(TEXT)
             try:
                 got = (await client.get(row["id"])).id == row["id"]
@@ -95,6 +100,8 @@ async def test_all_reads_agree_on_each_state(
         page = (await edge.get("/api/memories", params=who)).json()["memories"]
         found = (await edge.get("/api/memory/search", params=who | {"q": TEXT})).json()
         asked = (await edge.post("/api/memory/recall", who | {"query": TEXT})).json()
+        by_vector = who | {"vector": vector.tolist(), "fast": True}
+        swift = (await edge.post("/api/memory/recall", by_vector)).json()
         fetched = await edge.get(f"/api/memory/{row['id']}", params=who)
         told = {
             "page": [one["id"] for one in page] == [row["id"]],
@@ -108,6 +115,8 @@ async def test_all_reads_agree_on_each_state(
             assert quick.hits == () or [hit.id for hit in quick.hits] == [row["id"]]
         else:
             told["port fast recall"] = [hit.id for hit in quick.hits] == [row["id"]]
+            told["port recall at once"] = [hit.id for hit in at_once.hits] == [row["id"]]
+            told["recall at once"] = [one["id"] for one in swift["results"]] == [row["id"]]
         assert told == dict.fromkeys(told, seen), agent
     if happen not in (erase, supersede):
         export = await edge.get("/api/memory/export", params={"agent_id": "bob"})

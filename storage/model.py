@@ -116,12 +116,9 @@ class Memory:
     updated_by: str = "api"
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True)
 class Resident:
-    """What a recall needs of a memory that lives in the hot graph, so that it touches no row.
-
-    Takes weak references: what is derived from a record must end with it.
-    """
+    """What a recall needs of a memory that lives in the hot graph, so that it touches no row."""
 
     id: MemoryId
     kind: MemoryKind

@@ -71,7 +71,7 @@ class FastRecalls:
     def __init__(self, services: Services) -> None:
         self.calls = 0
         self._services = services
-        self._encoded = EncodedRecords(encode_record)
+        self._encoded = EncodedRecords(encode_record, services.memory.residency.graph)
         self._waiting: list[tuple[Search, asyncio.Future[list[Hit]]]] = []
 
     async def answer(self, call: Call) -> Reply | None:

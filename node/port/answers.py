@@ -38,7 +38,7 @@ class Answers:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._encoded = EncodedRecords(encode_record)
+        self._encoded = EncodedRecords(encode_record, services.memory.residency.graph)
 
     def frame(self, number: int, hits: Sequence[Hit], degraded: tuple[str, ...]) -> bytes:
         """The frame that answers the request of this number.

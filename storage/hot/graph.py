@@ -69,6 +69,7 @@ class HotGraph(Searching, Consistency):
         self._aside: Aside | None = None
         self._inserted = self._evicted = self._rebuilds = self._searches = self._changes = 0
         self._unlinked = False
+        self._told: list[Callable[[bytes], None]] = []
         self._building = threading.Lock()
         self._writing = threading.Lock()
         self._lock = TurnLock()
@@ -112,6 +113,13 @@ class HotGraph(Searching, Consistency):
                 searches_total=self._searches,
                 changes_total=self._changes,
             )
+
+    def on_leave(self, told: Callable[[bytes], None]) -> None:
+        """`told` hears the id of each record that leaves or is replaced, as soon as it did.
+
+        It runs under the graph's lock, in any thread: it must be quick and call nothing here.
+        """
+        self._told.append(told)
 
     # Writing
 
@@ -168,6 +176,7 @@ class HotGraph(Searching, Consistency):
                 return False
             self._residents.replace(entry, resident)
             self._changes += 1
+            self._tell_left(resident.id)
             return True
 
     def touch(self, ids: Iterable[bytes], now_ms: int) -> None:
@@ -435,7 +444,12 @@ class HotGraph(Searching, Consistency):
         self._residents.remove(entry)
         if self._aside is not None:
             self._aside.note_gone(entry.label, memory_id)
+        self._tell_left(memory_id)
         return True
+
+    def _tell_left(self, memory_id: bytes) -> None:
+        for told in self._told:
+            told(memory_id)
 
     # While building
 

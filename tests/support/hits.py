@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import strategies as st
 
+from storage.hot.graph import HotGraph
+from storage.hot.reports import Hit
+from storage.hot.settings import HotSettings
 from storage.model import MemoryKind, Resident, Visibility, id_text
 
 AGENT = bytes(range(16))
@@ -37,15 +41,28 @@ residents = st.builds(
 )
 
 
-def services(alpha: float, degraded: str | None = None) -> Any:
-    """A node that knows one agent and one project by name."""
+class Held(HotGraph):
+    """A graph without vectors: these records are in it and stay."""
+
+    def __init__(self, held: Iterable[Resident]) -> None:
+        super().__init__(4, HotSettings(), lambda: 1)
+        self._held = {resident.id: resident for resident in held}
+
+    def get(self, memory_id: bytes) -> Resident | None:
+        return self._held.get(memory_id)
+
+
+def services(alpha: float, hits: Iterable[Hit], degraded: str | None = None) -> Any:
+    """A node that has these residents and knows one agent and one project by name."""
     names = {AGENT: "eve"}
+    graph = Held(hit.resident for hit in hits)
     return SimpleNamespace(
         agents=SimpleNamespace(label=lambda agent: names.get(agent) or id_text(agent)),
         access=SimpleNamespace(
             current=SimpleNamespace(projects={PROJECT: SimpleNamespace(name="harbour")})
         ),
         memory=SimpleNamespace(
-            settings=SimpleNamespace(alpha=alpha), residency=SimpleNamespace(degraded=degraded)
+            settings=SimpleNamespace(alpha=alpha),
+            residency=SimpleNamespace(degraded=degraded, graph=graph),
         ),
     )

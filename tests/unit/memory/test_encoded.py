@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from storage.hot.graph import HotGraph
 from storage.hot.reports import Hit
 from storage.hot.settings import HotSettings
 from storage.model import MemoryKind, Resident, Visibility
-from tests.support.hits import residents, services
+from tests.support.hits import Held, residents, services
 
 ALPHA = 0.7
 scores = st.floats(-1, 1, width=32)
@@ -56,9 +55,9 @@ def plain(services: Any, hits: list[Hit], degraded: tuple[str, ...]) -> Answer:
 def test_a_frame_of_encoded_records_is_the_frame_of_the_answer(
     found: list[tuple[Resident, float]], number: int, degraded: tuple[str, ...]
 ) -> None:
-    node = services(ALPHA)
-    answers = Answers(node)
     hits = [Hit(resident, score) for resident, score in found]
+    node = services(ALPHA, hits)
+    answers = Answers(node)
     expected = encode(records.answer(node, number, plain(node, hits, degraded)))
     assert answers.frame(number, hits, degraded) == expected
     assert answers.frame(number, hits, degraded) == expected
@@ -68,9 +67,9 @@ def test_a_frame_of_encoded_records_is_the_frame_of_the_answer(
 def test_json_of_encoded_records_is_the_json_of_the_answer(
     found: list[tuple[Resident, float]], limit: int, degraded: tuple[str, ...]
 ) -> None:
-    node = services(ALPHA, degraded="filling" if degraded else None)
-    recalls = fast.FastRecalls(node)
     hits = [Hit(resident, score) for resident, score in found]
+    node = services(ALPHA, hits, "filling" if degraded else None)
+    recalls = fast.FastRecalls(node)
     expected = encode_json(answer_view(node, plain(node, hits, degraded), limit))
     assert recalls.encode(hits, limit) == expected
     assert recalls.encode(hits, limit) == expected
@@ -99,13 +98,15 @@ def test_a_record_is_encoded_once() -> None:
         made.append(resident)
         return pieces_of(resident, agent, project)
 
-    encoded, one = EncodedRecords(count), record(1)
+    one = record(1)
+    encoded = EncodedRecords(count, Held([one]))
     assert encoded.pieces(one, "a", None) == encoded.pieces(one, "a", None)
     assert made == [one]
 
 
 def test_another_name_of_its_agent_or_project_is_told() -> None:
-    encoded, one = EncodedRecords(pieces_of), record(1)
+    one = record(1)
+    encoded = EncodedRecords(pieces_of, Held([one]))
     assert encoded.pieces(one, "a", None)[0] == b"x of a in None"
     assert encoded.pieces(one, "b", None)[0] == b"x of b in None"
     assert encoded.pieces(one, "b", "p")[0] == b"x of b in p"
@@ -116,10 +117,10 @@ def test_another_name_of_its_agent_or_project_is_told() -> None:
 def test_what_leaves_or_changes_in_the_graph_leaves_no_bytes(how: str) -> None:
     graph = HotGraph(4, HotSettings(), lambda: 1)
     graph.insert([record(1, "old")], np.ones((1, 4), np.float32))
-    encoded = EncodedRecords(pieces_of)
+    encoded = EncodedRecords(pieces_of, graph)
 
     def ask() -> list[bytes]:
-        hits = graph.search(np.ones(4, np.float32) / 2, 1)
+        hits = graph.search(np.full(4, 0.5, np.float32), 1)
         return [encoded.pieces(hit.resident, "a", None)[0] for hit in hits]
 
     assert ask() == [b"old of a in None"]
@@ -132,24 +133,35 @@ def test_what_leaves_or_changes_in_the_graph_leaves_no_bytes(how: str) -> None:
         graph.purge([record(1).id], rebuild=False)
     else:
         getattr(graph, how)([record(1).id])
-    gc.collect()
     assert (len(encoded), encoded.size) == (0, 0)
     assert ask() == ([b"new of a in None"] if how in ("insert", "replace_record") else [])
 
 
 def test_what_is_kept_has_a_bound() -> None:
-    encoded = EncodedRecords(pieces_of, limit=50_000)
     alive = [record(number, "x" * 500) for number in range(500)]
+    encoded = EncodedRecords(pieces_of, Held(alive), limit=50_000)
     for one in alive:
         assert encoded.pieces(one, "a", None) == pieces_of(one, "a", None)
         assert encoded.size <= 50_000
     assert len(encoded) > 20
-    alive.clear()
-    del one
-    assert (len(encoded), encoded.size) == (0, 0)
 
 
 def test_a_long_record_is_not_kept() -> None:
-    encoded, one = EncodedRecords(pieces_of), record(1, "x" * LARGEST)
+    one = record(1, "x" * LARGEST)
+    encoded = EncodedRecords(pieces_of, Held([one]))
     assert encoded.pieces(one, "a", None) == pieces_of(one, "a", None)
     assert len(encoded) == 0
+
+
+def test_a_record_that_left_while_it_was_encoded_is_not_kept() -> None:
+    graph = HotGraph(4, HotSettings(), lambda: 1)
+    graph.insert([record(1)], np.ones((1, 4), np.float32))
+
+    def forget(resident: Resident, agent: str, project: str | None) -> tuple[bytes, bytes]:
+        graph.forget([resident.id])
+        return pieces_of(resident, agent, project)
+
+    encoded = EncodedRecords(forget, graph)
+    (hit,) = graph.search(np.full(4, 0.5, np.float32), 1)
+    assert encoded.pieces(hit.resident, "a", None)[0] == b"x of a in None"
+    assert (len(encoded), encoded.size) == (0, 0)

@@ -60,6 +60,7 @@ class HotGraph(Searching, Consistency):
         self._dim = dim
         self._settings = settings
         self._now_ms = now_ms
+        self._told: list[Callable[[bytes], None]] = []
         self._limit = settings.ceiling
         capacity = min(START_CAPACITY, self._limit)
         self._index = LabelIndex(dim, capacity, settings)
@@ -69,7 +70,6 @@ class HotGraph(Searching, Consistency):
         self._aside: Aside | None = None
         self._inserted = self._evicted = self._rebuilds = self._searches = self._changes = 0
         self._unlinked = False
-        self._told: list[Callable[[bytes], None]] = []
         self._building = threading.Lock()
         self._writing = threading.Lock()
         self._lock = TurnLock()
@@ -115,11 +115,15 @@ class HotGraph(Searching, Consistency):
             )
 
     def on_leave(self, told: Callable[[bytes], None]) -> None:
-        """`told` hears the id of each record that leaves or is replaced, as soon as it did.
+        """`told` hears the id of each record that leaves or is replaced, when it does.
 
         It runs under the graph's lock, in any thread: it must be quick and call nothing here.
         """
         self._told.append(told)
+
+    def _tell(self, memory_id: bytes) -> None:
+        for told in self._told:
+            told(memory_id)
 
     # Writing
 
@@ -169,6 +173,7 @@ class HotGraph(Searching, Consistency):
             entry = self._residents.get(resident.id)
             if entry is None:
                 return False
+            self._tell(resident.id)
             was, now = (r.kind in EXEMPT_KINDS for r in (entry.resident, resident))
             if now and not was and self._residents.exempt >= self._settings.ceiling // 2:
                 self._take_out(resident.id)
@@ -176,7 +181,6 @@ class HotGraph(Searching, Consistency):
                 return False
             self._residents.replace(entry, resident)
             self._changes += 1
-            self._tell_left(resident.id)
             return True
 
     def touch(self, ids: Iterable[bytes], now_ms: int) -> None:
@@ -439,17 +443,13 @@ class HotGraph(Searching, Consistency):
         entry = self._residents.get(memory_id)
         if entry is None:
             return False
+        self._tell(memory_id)
         self._changes += 1
         self._index.bury(entry.label, memory_id)
         self._residents.remove(entry)
         if self._aside is not None:
             self._aside.note_gone(entry.label, memory_id)
-        self._tell_left(memory_id)
         return True
-
-    def _tell_left(self, memory_id: bytes) -> None:
-        for told in self._told:
-            told(memory_id)
 
     # While building
 

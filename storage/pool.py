@@ -335,10 +335,6 @@ async def _make_pool(**arguments: Any) -> asyncpg.Pool:
     return await asyncpg.create_pool(**arguments)
 
 
-async def _keep_session(_: asyncpg.Connection) -> None:
-    """Spare each unit the round trip that resets a session: `Tx` changes none beyond its end."""
-
-
 async def _close_pool(pool: asyncpg.Pool, grace: float) -> None:
     try:
         await asyncio.wait_for(pool.close(), grace)

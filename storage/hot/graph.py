@@ -56,6 +56,7 @@ class HotGraph(Searching, Building, Consistency):
         self._dim = dim
         self._settings = settings
         self._now_ms = now_ms
+        self._told: list[Callable[[bytes], None]] = []
         self._limit = settings.ceiling
         capacity = min(START_CAPACITY, self._limit)
         self._index = LabelIndex(dim, capacity, settings)
@@ -111,6 +112,17 @@ class HotGraph(Searching, Building, Consistency):
                 changes_total=self._changes,
             )
 
+    def on_leave(self, told: Callable[[bytes], None]) -> None:
+        """`told` hears the id of each record that leaves or is replaced, when it does.
+
+        It runs under the graph's lock, in any thread: it must be quick and call nothing here.
+        """
+        self._told.append(told)
+
+    def _tell(self, memory_id: bytes) -> None:
+        for told in self._told:
+            told(memory_id)
+
     # Writing
 
     def insert(
@@ -163,6 +175,7 @@ class HotGraph(Searching, Building, Consistency):
             entry = self._residents.get(resident.id)
             if entry is None:
                 return False
+            self._tell(resident.id)
             was, now = (r.kind in EXEMPT_KINDS for r in (entry.resident, resident))
             if now and not was and self._residents.exempt >= self._settings.ceiling // 2:
                 self._take_out(resident.id)
@@ -419,6 +432,7 @@ class HotGraph(Searching, Building, Consistency):
         entry = self._residents.get(memory_id)
         if entry is None:
             return False
+        self._tell(memory_id)
         self._changes += 1
         self._index.bury(entry.label, memory_id)
         self._residents.remove(entry.row)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
+from node.http.auth import TRUSTED_LOCAL
+from node.http.fast import FastRecalls
+from node.http.routing import Call, Reply
 from storage.model import ReadPolicy
 from tests.support.services import Edge, edge
 
@@ -321,3 +325,47 @@ async def test_an_unknown_field_is_named(edge: Edge) -> None:
 async def test_a_body_that_is_no_object_counts_as_an_empty_one(edge: Edge) -> None:
     answer = await edge.post("/api/memory/remember", [1])
     assert (answer.status_code, answer.json()["error"]) == (400, "content is required")
+
+
+async def test_a_fast_answer_by_vector_is_that_of_the_plain_way_to_the_byte(edge: Edge) -> None:
+    await remember(edge, "The harbour — ünïcode", tags=["a"], who="eve", scope="x:y")
+    await remember(edge, "Cats sleep", importance=0.25, pinned=True, ttl_seconds=60)
+    (vector,) = await edge.world.context.embedder.embed(["when does the harbour sleep"])
+    body = {"vector": vector.tolist(), "fast": True, "limit": 5}
+    plain = await edge.post("/api/memory/recall", body | {"explain": False})
+    for _ in range(2):
+        swift = await edge.post("/api/memory/recall", body)
+        assert (swift.status_code, swift.content) == (200, plain.content)
+        assert {**swift.headers, "x-request-id": ""} == {**plain.headers, "x-request-id": ""}
+    assert len(plain.json()["results"]) == 2
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"vector": [1.0]}, {"vector": [0.0] * 256}, {"agent_id": "nobody"}]
+)
+async def test_a_fast_question_is_refused_as_on_the_plain_way(
+    edge: Edge, wrong: dict[str, Any]
+) -> None:
+    body: dict[str, Any] = {"vector": [1.0] * 256, "fast": True} | wrong
+    swift = await edge.post("/api/memory/recall", body)
+    plain = await edge.post("/api/memory/recall", body | {"explain": False})
+    assert swift.status_code in (400, 404)
+    assert (swift.status_code, swift.content) == (plain.status_code, plain.content)
+
+
+async def test_fast_questions_that_wait_together_share_a_search(edge: Edge) -> None:
+    row = await remember(edge, "The harbour opens at six")
+    (vector,) = await edge.world.context.embedder.embed(["harbour"])
+    recalls = FastRecalls(edge.services)  # type: ignore[arg-type]
+    raw = json.dumps({"vector": vector.tolist(), "fast": True}).encode()
+    call = Call(edge.services, edge.authority, TRUSTED_LOCAL, {}, {}, "", raw)  # type: ignore[arg-type]
+
+    async def ask_all() -> list[Reply | None]:
+        return await asyncio.gather(*(recalls.answer(call) for _ in range(16)))
+
+    replies = await edge.island.call(ask_all)
+    assert recalls.calls == 1
+    for reply in replies:
+        assert reply is not None
+        assert reply.raw is not None
+        assert [hit["id"] for hit in json.loads(reply.raw)["results"]] == [row["id"]]

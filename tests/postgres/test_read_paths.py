@@ -164,6 +164,9 @@ PATHS: Final[dict[str, Path]] = {
     ),
     "http recall, filtered": Path(RECALL, lambda a: a.recall(filters={"type": "fact"})),
     "http recall, by vector": Path(RECALL, lambda a: a.recall(query="", vector=a.vector)),
+    "http recall, fast, by vector": Path(
+        RECALL, lambda a: a.recall(query="", vector=a.vector, fast=True), resident=True
+    ),
     "http recall, by words": Path(RECALL, lambda a: a.recall(vector=[-x for x in a.vector])),
     "http search": Path(SEARCH, lambda a: a.get("/api/memory/search", q=TEXT)),
     "http search, fast": Path(

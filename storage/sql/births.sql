@@ -1,13 +1,16 @@
 -- name: insert_births
 -- New memories with vector, first event and announcement; nothing while a scope is not in its expected epoch, and none that meets an equal live text, source id or idempotency key.
+-- The arrays come out of sub-selects: the planner then expects the same of every array and keeps one
+-- plan, where it would plan anew for each length, which takes longer than storing a row.
 WITH shared AS MATERIALIZED (
     SELECT s.scope_id FROM scopes s
-    JOIN unnest(:kinds::text[], :handles::bytea[], :epochs::integer[]) AS e (kind, handle, epoch)
+    JOIN unnest((SELECT :kinds::text[]), (SELECT :handles::bytea[]), (SELECT :epochs::integer[]))
+        AS e (kind, handle, epoch)
         ON s.kind = e.kind AND s.handle = e.handle AND s.open_epoch = e.epoch
     ORDER BY s.scope_id
     FOR SHARE OF s
 ), given AS MATERIALIZED (
-    SELECT b.* FROM unnest(:births::memory_birth[]) AS b
+    SELECT b.* FROM unnest((SELECT :births::memory_birth[])) AS b
     WHERE (SELECT count(*) FROM shared) = cardinality(:handles::bytea[])
 ), added AS (
     INSERT INTO memories (

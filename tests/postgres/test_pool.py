@@ -104,6 +104,43 @@ async def test_a_unit_that_raises_leaves_nothing(notes: Database) -> None:
         assert await notes.read(value, COUNT) == 0
 
 
+async def test_one_statement_at_once_is_durable_or_nothing(notes: Database) -> None:
+    twice = compile_query(
+        "twice", "INSERT INTO notes (id, text) SELECT n, 'same' FROM unnest(:ids::int[]) AS n"
+    )
+    with trio.fail_after(10):
+        await notes.at_once(INSERT, id=1, text="one")
+        with pytest.raises(ConstraintViolated):
+            await notes.at_once(twice, ids=[2, 3])
+        assert await notes.read(value, COUNT) == 1
+
+
+async def test_a_statement_at_once_goes_to_its_end_when_cancelled(notes: Database) -> None:
+    slow = compile_query(
+        "slow", "INSERT INTO notes (id, text) SELECT 1, pg_sleep(0.3)::text RETURNING id"
+    )
+    with trio.fail_after(10):
+        with trio.CancelScope() as scope:
+            scope.deadline = trio.current_time() + 0.1
+            rows = await notes.at_once(slow)
+        assert [row["id"] for row in rows] == [1]
+        assert await notes.read(value, COUNT) == 1
+
+
+async def test_a_setting_of_a_unit_ends_with_it(
+    island: Island, empty_database: dict[str, Any]
+) -> None:
+    async def change(tx: Tx) -> None:
+        await tx.execute(compile_query("set", "SET LOCAL work_mem = '7MB'"))
+
+    show = compile_query("show", "SHOW work_mem")
+    with trio.fail_after(10):
+        async with another_pool(island, empty_database, pool_max=1) as database:
+            before = await database.read(value, show)
+            await database.transact(change)
+            assert await database.read(value, show) == before != "7MB"
+
+
 async def test_every_way_to_fetch(notes: Database) -> None:
     async def work(tx: Tx) -> tuple[list[int], str, Any, Any]:
         await tx.executemany(INSERT, ({"id": n, "text": f"t{n}"} for n in (1, 2)))

@@ -100,3 +100,30 @@ async def test_a_cancelled_caller_takes_nobody_along(victim: int) -> None:
             await trio.testing.wait_all_tasks_blocked()
             disk.gate.set()
     assert set(results) == {0, 1, 2, 3} - {victim}
+
+
+async def test_the_next_commit_begins_while_the_last_one_is_followed_up() -> None:
+    shared, disk = SharedCommits[int, str](), Disk()
+    disk.gate.set()
+    begun, held = trio.Event(), trio.Event()
+    followed: list[str] = []
+
+    async def slowly(stored: list[str]) -> list[str]:
+        begun.set()
+        await held.wait()
+        followed.extend(stored)
+        return stored
+
+    async def one(item: int) -> None:
+        await shared.share(item, disk.write, slowly)
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one, 1)
+            await begun.wait()
+            nursery.start_soon(one, 2)
+            await trio.testing.wait_all_tasks_blocked()
+            assert disk.seen == [[1], [2]]
+            assert followed == []
+            held.set()
+    assert followed == ["stored 1", "stored 2"]

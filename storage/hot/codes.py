@@ -41,9 +41,10 @@ class Codes:
         return self.codes.nbytes + self.scales.nbytes
 
     def put(self, rows: NDArray[np.intp], units: NDArray[np.float32]) -> None:
-        """Code unit vectors of shape (n, dim) into these rows."""
+        """Code vectors of shape (n, dim) into these rows; a damaged one may be zero."""
         scales = np.abs(units).max(axis=1) / np.float32(LARGEST)
-        coded = np.rint(units / scales[:, np.newaxis]).astype(np.int8)
+        steps = np.where(scales > 0, scales, np.float32(1))
+        coded = np.rint(units / steps[:, np.newaxis]).astype(np.int8)
         self.codes[rows] = coded
         self.scales[rows] = scales
         if self._larger is not None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from storage.hot.index import LabelIndex
 from storage.hot.rows import ROW_MASK
 
-BUILD_ROWS = 512
+BUILD_ROWS = 128
 GATHER_ROWS = 64
 """Vectors that one hold of the lock reads out of the serving index: less than a millisecond."""
 FEW = 16

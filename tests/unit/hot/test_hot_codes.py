@@ -55,6 +55,12 @@ def test_a_cleared_row_is_zero_and_its_neighbours_are_not(rng):
     assert (codes.scales > 0).tolist() == [True, False, True]
 
 
+def test_a_vector_that_was_lost_has_the_code_of_nothing(rng):
+    codes = coded(np.zeros((1, 16), np.float32))
+    assert (codes.codes.any(), codes.scales[0]) == (False, 0)
+    assert not codes.agrees(0, units(rng, 1, 16)[0])
+
+
 def test_a_vector_agrees_with_its_own_code_only(rng):
     vectors = units(rng, 50, 32)
     codes = coded(vectors)

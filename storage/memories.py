@@ -6,6 +6,7 @@ the table enforces; who may see what is the SQL function `memory_visible`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -81,7 +82,7 @@ def from_row(row: Record) -> Memory:
 
 
 def resident(memory: Memory, node_id: NodeId) -> Resident:
-    """What the hot graph keeps of a row."""
+    """What the hot graph keeps of a row; equal short texts of many are one object."""
     return Resident(
         id=memory.id,
         kind=memory.kind,
@@ -90,10 +91,10 @@ def resident(memory: Memory, node_id: NodeId) -> Resident:
         visibility=memory.visibility,
         content=memory.content,
         created_ms=to_ms(memory.created_at),
-        scope_label=memory.scope_label,
-        type=memory.type,
+        scope_label=memory.scope_label and sys.intern(memory.scope_label),
+        type=sys.intern(memory.type),
         tags=memory.tags,
-        who=memory.who,
+        who=memory.who and sys.intern(memory.who),
         importance=memory.importance,
         pinned=memory.pinned,
         expires_ms=to_ms(memory.expires_at) if memory.expires_at else None,

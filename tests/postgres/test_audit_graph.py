@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -69,13 +69,14 @@ async def change_text(world: World, memory: Memory) -> None:
 async def change_visibility(world: World, memory: Memory) -> None:
     resident = world.graph.get(memory.id)
     assert resident is not None
-    world.graph.replace_record(replace(resident, visibility=Visibility.PRIVATE, tags=("x",)))
+    other = msgspec.structs.replace(resident, visibility=Visibility.PRIVATE, tags=("x",))
+    world.graph.replace_record(other)
 
 
 async def supersede(world: World, memory: Memory) -> None:
     resident = world.graph.get(memory.id)
     assert resident is not None
-    world.graph.replace_record(replace(resident, superseded=True))
+    world.graph.replace_record(msgspec.structs.replace(resident, superseded=True))
 
 
 async def change_vector(world: World, memory: Memory) -> None:
@@ -87,7 +88,7 @@ async def change_vector(world: World, memory: Memory) -> None:
 async def change_index(world: World, memory: Memory) -> None:
     entry = world.graph._residents.get(memory.id)
     assert entry is not None
-    world.graph._index._overwrite(entry.label)
+    world.graph._index._overwrite([entry.label])
 
 
 async def double_label(world: World, memory: Memory) -> None:

@@ -22,6 +22,7 @@ from gossip.tls import open_context
 from gossip.transport import parse_address
 from node.http.auth import Authority
 from node.http.tokens import load_secret
+from node.port.answers import Answers
 from node.port.session import Session
 from node.port.settings import PortSettings
 from storage.errors import InvalidInput, StartRefused
@@ -83,6 +84,7 @@ class _Door:
         self._services = services
         self._authority = authority
         self._settings = settings
+        self._answers = Answers(services)
         self._room = settings.connections
         self._tls = open_context(services.local.identity)
 
@@ -117,7 +119,13 @@ class _Door:
                     with trio.fail_after(HANDSHAKE_S):
                         await stream.do_handshake()
                 session = Session(
-                    self._services, self._authority, self._settings, stream, local=local, peer=peer
+                    self._services,
+                    self._authority,
+                    self._settings,
+                    self._answers,
+                    stream,
+                    local=local,
+                    peer=peer,
                 )
                 await session.run()
             finally:

@@ -94,12 +94,12 @@ class AgentDirectory:
         return agent.name if agent else id_text(agent_id)
 
     def reader(self, agent: AgentProfile) -> Reader:
-        """On whose behalf a read of this agent runs."""
+        """On whose behalf a read of this agent runs; for any thread."""
         group: frozenset[AgentId] = frozenset()
         if agent.read_policy is ReadPolicy.GROUP:
             group = frozenset(
                 other.id
-                for other in self._by_id.values()
+                for other in list(self._by_id.values())
                 if other.policy_group == agent.policy_group and other.policy_group is not None
             )
         return Reader(agent.id, agent.read_policy, group, self._access.current.project_ids)

@@ -219,7 +219,7 @@ def _compose(
             embedder.model_id,
             owner=lambda: agents.resolve(DEFAULT_AGENT).id,
             k_min=lambda: erasure.settings.k_min,
-            measured=metrics.hot.measured_recall.set,
+            metrics=metrics.hot,
         ),
         last_life=life,
         started_at=wall(),

@@ -11,6 +11,7 @@ import ipaddress
 import math
 from collections.abc import Mapping
 from datetime import date
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
@@ -151,6 +152,7 @@ class NetworkSection(Section):
         return "localhost" if is_loopback(self.address) else "tailscale"
 
 
+@lru_cache(64)
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches `host`; any name but localhost counts as reachable."""
     if host.lower() == "localhost":

@@ -99,6 +99,17 @@ async def settle(tx: Tx, now: datetime, limit: int = SETTLED_AT_ONCE) -> int:
     return len(rows)
 
 
+async def settled_since(
+    tx: Tx, model: str, after: tuple[datetime, int], limit: int
+) -> list[tuple[datetime, int]]:
+    """When clusters of the lowest level got their centroids, and their ids, oldest first, behind
+    `after`."""
+    rows = await tx.fetch(
+        SQL.settled_since, model=model, at=after[0], cluster_id=after[1], limit=limit
+    )
+    return [(row["settled_at"], row["cluster_id"]) for row in rows]
+
+
 async def drop(tx: Tx, ids: Collection[int]) -> None:
     """Remove dirty clusters; members stay and are placed anew."""
     if not ids:

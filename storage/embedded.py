@@ -16,10 +16,11 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -73,12 +74,15 @@ class EmbeddedServer:
     data_dir: Path
     programs: Path
     process: subprocess.Popen[bytes]
+    leaving: threading.Event = field(default_factory=threading.Event)
+    """Set before the server is stopped on purpose."""
 
     async def watch(self) -> None:
-        """Never return while the server lives; raise DatabaseStopped when it ends unasked."""
+        """Return when the server was stopped on purpose; raise DatabaseStopped when it was not."""
         while self.process.poll() is None:  # noqa: ASYNC110 - a process has no event to wait on
             await trio.sleep(0.5)
-        raise DatabaseStopped
+        if not self.leaving.is_set():
+            raise DatabaseStopped
 
 
 def server_options(settings: EmbeddedSettings) -> dict[str, str]:
@@ -148,12 +152,14 @@ def run_embedded(
             process, lifeline = _launch(command, data, sockets, account, log)
         stack.callback(_stop, process, lifeline, data_dir, settings.stop_timeout)
         _await_ready(process, data_dir, log_file, settings.start_timeout)
-        yield EmbeddedServer(
+        server = EmbeddedServer(
             {"host": str(socket_dir), "port": PORT, "user": ROLE, "database": DATABASE},
             data_dir,
             programs,
             process,
         )
+        stack.callback(server.leaving.set)
+        yield server
 
 
 @asynccontextmanager

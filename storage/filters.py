@@ -52,7 +52,7 @@ class Filters:
     @property
     def beyond_agents(self) -> bool:
         """Whether anything but the agents is asked for."""
-        return self != Filters(agents=self.agents)
+        return self is not NO_FILTERS and self != Filters(agents=self.agents)
 
 
 NO_FILTERS: Final = Filters()

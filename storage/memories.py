@@ -6,6 +6,7 @@ the table enforces; who may see what is the SQL function `memory_visible`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -81,7 +82,7 @@ def from_row(row: Record) -> Memory:
 
 
 def resident(memory: Memory, node_id: NodeId) -> Resident:
-    """What the hot graph keeps of a row."""
+    """What the hot graph keeps of a row; equal short texts of many are one object."""
     return Resident(
         id=memory.id,
         kind=memory.kind,
@@ -90,10 +91,10 @@ def resident(memory: Memory, node_id: NodeId) -> Resident:
         visibility=memory.visibility,
         content=memory.content,
         created_ms=to_ms(memory.created_at),
-        scope_label=memory.scope_label,
-        type=memory.type,
+        scope_label=memory.scope_label and sys.intern(memory.scope_label),
+        type=sys.intern(memory.type),
         tags=memory.tags,
-        who=memory.who,
+        who=memory.who and sys.intern(memory.who),
         importance=memory.importance,
         pinned=memory.pinned,
         expires_ms=to_ms(memory.expires_at) if memory.expires_at else None,
@@ -235,43 +236,6 @@ class Found:
     memory: Memory
     cosine: float | None
     words: float = 0.0
-
-
-async def search_words(
-    tx: Tx,
-    words: Sequence[str],
-    pairs: Sequence[str],
-    vector: NDArray[np.float32],
-    model: str,
-    reader: Reader,
-    now: datetime,
-    *,
-    limit: int,
-    cap: int,
-    total: int,
-    filters: Filters = NO_FILTERS,
-    superseded: bool,
-) -> list[Found]:
-    """Visible rows by words and by character pairs of unspaced scripts, best first.
-
-    BM25 (Robertson and Zaragoza, 2009; k1 1.2, b 0.75) with each term counted once a row. A term
-    that more than `cap` rows hold ranks an arbitrary `cap` of them, so common words stay cheap;
-    `total` is the number of rows that rarity is measured against.
-    """
-    await tx.execute(SQL.plan_for_values)
-    rows = await tx.fetch(
-        SQL.search_words,
-        words=list(words),
-        pairs=list(pairs),
-        vector=vector,
-        model=model,
-        cap=cap,
-        total=total,
-        limit=limit,
-        **arguments(filters),
-        **seen_by(reader, now, superseded),
-    )
-    return [Found(from_row(row), _cosine(row["score"]), float(row["rank"])) for row in rows]
 
 
 async def search_vectors(

@@ -1,7 +1,7 @@
 """Records and ids that every layer speaks of.
 
 Ids are 16 raw bytes in memory and in tables, UUID text at the API, lower hex in documents.
-The dataclasses are plain values: no IO, no clock, no randomness.
+The records are plain values: no IO, no clock, no randomness.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from datetime import datetime
 from enum import StrEnum
 from hashlib import sha256
 from typing import TypeAlias
+
+import msgspec
 
 from storage.errors import InvalidInput
 
@@ -116,9 +118,12 @@ class Memory:
     updated_by: str = "api"
 
 
-@dataclass(frozen=True, slots=True)
-class Resident:
-    """What a recall needs of a memory that lives in the hot graph, so that it touches no row."""
+class Resident(msgspec.Struct, frozen=True, gc=False):
+    """What a recall needs of a memory that lives in the hot graph, so that it touches no row.
+
+    A Struct, since a node holds a million: smaller than a dataclass, quicker to make, and nothing
+    that the garbage collector must walk. Copies with changes are made by `msgspec.structs.replace`.
+    """
 
     id: MemoryId
     kind: MemoryKind

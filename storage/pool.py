@@ -164,6 +164,18 @@ class Database:
         arguments = query.arguments(params)
         return await self.island.call(self._unit, partial(self._send, query.text, arguments))
 
+    async def look(
+        self,
+        work: Callable[Concatenate[Tx, P], Awaitable[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """As `read` without a transaction: each query of `work` sees the state of its own moment.
+
+        For work of one query, which needs no snapshot and is spared two round trips.
+        """
+        return await self.island.call(self._glance, lambda tx: work(tx, *args, **kwargs))
+
     @property
     def connections(self) -> tuple[int, int]:
         """Open connections and how many of them are idle, for metrics."""
@@ -176,8 +188,13 @@ class Database:
             except TransactionConflict:
                 ceiling = min(RETRY_CAP, RETRY_BASE * 2**attempt)
                 delay = random.uniform(ceiling / 2, ceiling)
+            _raise_if_cancelled()
             await asyncio.sleep(delay)
         return await work()
+
+    async def _glance(self, work: Callable[[Tx], Awaitable[T]]) -> T:
+        async with self._connection() as connection:
+            return await work(Tx(connection))
 
     async def _attempt(self, readonly: bool, work: Callable[[Tx], Awaitable[T]]) -> T:
         async with self._connection() as connection:
@@ -189,12 +206,12 @@ class Database:
             except BaseException:
                 await _roll_back(connection, transaction)
                 raise
-            await _to_the_end(transaction.commit)
+            await _final(transaction.commit)
             return result
 
     async def _send(self, text: str, arguments: Sequence[Any]) -> list[Record]:
         async with self._connection() as connection:
-            rows: list[Record] = await _to_the_end(connection.fetch, text, *arguments)
+            rows: list[Record] = await _final(connection.fetch, text, *arguments)
             return rows
 
     @asynccontextmanager
@@ -204,7 +221,7 @@ class Database:
             yield connection
         finally:
             with suppress(*DRIVER_ERRORS):  # the pool has dropped the connection by then
-                await self._pool.release(connection, timeout=RELEASE_TIMEOUT)
+                await _to_the_end(self._pool.release(connection, timeout=RELEASE_TIMEOUT))
 
 
 async def _roll_back(connection: asyncpg.Connection, transaction: Any) -> None:
@@ -216,21 +233,29 @@ async def _roll_back(connection: asyncpg.Connection, transaction: Any) -> None:
             connection.terminate()
 
 
-async def _to_the_end(call: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """Make a call that commits and wait for the verdict even when cancelled, so that no finished
+async def _final(call: Callable[..., Awaitable[T]], *args: Any) -> T:
+    """Make a call that commits and wait for its verdict even when cancelled, so that no finished
     work is lost. Raises CommitUnknown when the connection is lost meanwhile."""
-    commit = asyncio.ensure_future(_translated(call, *args))
-    while not commit.done():
+    try:
+        return await _to_the_end(_translated(call, *args))
+    except (DatabaseUnavailable, asyncio.CancelledError):
+        unknown = CommitUnknown()
+    raise unknown
+
+
+async def _to_the_end(work: Awaitable[T]) -> T:
+    """The result of `work`, waited for even when this task is cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
         with suppress(asyncio.CancelledError):
-            await asyncio.wait([commit])
-    if commit.cancelled():
-        raise CommitUnknown
-    failure = commit.exception()
-    if isinstance(failure, DatabaseUnavailable):
-        raise CommitUnknown
-    if failure is not None:
-        raise failure
-    return commit.result()
+            await asyncio.wait([task])
+    return task.result()
+
+
+def _raise_if_cancelled() -> None:
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 async def _keep_session(_connection: asyncpg.Connection) -> None:

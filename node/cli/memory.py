@@ -9,6 +9,7 @@ import click
 
 from node.cli.client import open_node, print_json
 from node.cli.group import Failure, agent_option, json_option, reaching
+from node.cli.highlight import excerpt, marked, words_of
 from node.cli.show import age, facts, memory_rows, safe, table
 
 MAX_STDIN = 2 << 20
@@ -89,6 +90,7 @@ def _standard_input() -> str:
 @click.option("--superseded", is_flag=True, help="Also what newer memories replaced.")
 @click.option("--fast", is_flag=True, help="Resident memories by meaning alone, no database.")
 @click.option("--explain", is_flag=True, help="Show what each score is made of.")
+@click.option("--full", is_flag=True, help="Show long texts as a whole.")
 @click.option("--project", "projects", multiple=True, metavar="NAME", help="Of this project.")
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(["cell", "l1", "l2", "beacon"]))
 @click.option("--type", "types", multiple=True, metavar="TYPE", help="Of this type.")
@@ -111,6 +113,7 @@ def recall(
     superseded: bool,
     fast: bool,
     explain: bool,
+    full: bool,
     projects: tuple[str, ...],
     kinds: tuple[str, ...],
     types: tuple[str, ...],
@@ -129,6 +132,10 @@ def recall(
     token: str | None,
 ) -> None:
     """Ask the memory.
+
+    Shows score, age, agent, tier (hot: resident, cold: read from its row) and text, best first.
+    On a terminal the question's words are marked, unless NO_COLOR is set; of a long text the part
+    around the first of them is shown.
 
     \b
     Examples:
@@ -169,6 +176,10 @@ def recall(
         print_json(answer)
         return
     hits = answer["results"]
+    wanted = words_of(query)
+    for hit in hits:
+        shown = hit["content"] if full else excerpt(hit["content"], wanted)
+        hit["content"] = marked(shown, wanted)
     if not hits:
         click.echo("nothing comes to mind")
     elif explain:
@@ -284,14 +295,16 @@ def history(
 
 
 @click.command()
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.argument("ids", nargs=-1, metavar="ID...")
 @agent_option
+@click.option("--like", metavar="TEXT", help="Only show the memories that it may mean.")
 @click.option("--reason", metavar="TEXT")
 @json_option
 @reaching
 def forget(
     ids: tuple[str, ...],
     agent: str | None,
+    like: str | None,
     reason: str | None,
     as_json: bool,
     path: str | None,
@@ -301,21 +314,24 @@ def forget(
     """Remove memories for good, here and at every peer.
 
     There is no way back. `mnemesh delete` hides a memory for 30 days instead; `mnemesh erase`
-    removes everything of an agent or a project and proves it.
+    removes everything of an agent or a project and proves it. Nothing is forgotten by its text:
+    --like shows the ids of what you may mean.
     """
-    body = {"ids": list(ids), "agent_id": agent, "reason": reason}
+    body = _meant(ids, like) | {"agent_id": agent, "reason": reason}
     _ended(open_node(path, url, token).post("/api/memory/forget", body), "forgotten", as_json)
 
 
 @click.command()
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.argument("ids", nargs=-1, metavar="ID...")
 @agent_option
+@click.option("--like", metavar="TEXT", help="Only show the memories that it may mean.")
 @click.option("--reason", metavar="TEXT")
 @json_option
 @reaching
 def delete(
     ids: tuple[str, ...],
     agent: str | None,
+    like: str | None,
     reason: str | None,
     as_json: bool,
     path: str | None,
@@ -323,7 +339,7 @@ def delete(
     token: str | None,
 ) -> None:
     """Hide memories; `mnemesh recover` brings them back within 30 days."""
-    body = {"ids": list(ids), "agent_id": agent, "reason": reason}
+    body = _meant(ids, like) | {"agent_id": agent, "reason": reason}
     _ended(open_node(path, url, token).post("/api/memory/delete", body), "deleted", as_json)
 
 
@@ -352,9 +368,19 @@ def recover(
         click.echo(f"recovered  {row['id']}  (was {row['recovered_from']})")
 
 
-def _ended(done: dict[str, list[str]], key: str, as_json: bool) -> None:
+def _meant(ids: tuple[str, ...], like: str | None) -> dict[str, Any]:
+    """Ids to end, or a text to show candidates for."""
+    if bool(ids) == (like is not None):
+        raise click.UsageError("give the ids of memories, or a text with --like")
+    return {"query": like} if like is not None else {"ids": list(ids)}
+
+
+def _ended(done: dict[str, Any], key: str, as_json: bool) -> None:
     if as_json:
         print_json(done)
+        return
+    if done.get("dry_run"):
+        table(("id", "age", "agent", "type", "text"), memory_rows(done["candidates"]))
         return
     for memory_id in done[key]:
         click.echo(f"{key}  {memory_id}")

@@ -39,7 +39,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, title: str 
         last = position + 1 == len(heads)
         made.add_column(head, overflow="fold", no_wrap=not last, ratio=1 if last else None)
     for row in rows:
-        made.add_row(*(Text(safe(cell)) for cell in row))
+        made.add_row(*(cell if isinstance(cell, Text) else Text(safe(cell)) for cell in row))
     console().print(made)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
+import os
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,48 +26,29 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from node.cli.client import open_node, print_json
-from node.cli.group import Failure, agent_option, reaching
+from node.cli import resume
+from node.cli.client import Node, open_node, print_json, workspace
+from node.cli.group import ERROR, Failure, agent_option, reaching
+from node.cli.resume import Journal
 from node.cli.show import safe
+from node.cli.sources import READERS, Fault, Item, read_items
 
 BATCH_ITEMS: Final = 100
 BATCH_BYTES: Final = 1 << 20
 SHOWN_FAILURES: Final = 20
-SUFFIXES: Final = (".jsonl", ".ndjson", ".md", ".txt")
-IMPORTED: Final = frozenset(
-    {
-        "content",
-        "project",
-        "type",
-        "tags",
-        "who",
-        "importance",
-        "pinned",
-        "visibility",
-        "scope",
-        "source_type",
-        "source_id",
-        "idempotency_key",
-        "ttl_seconds",
-        "expires_at",
-        "created_at",
-        "vector",
-    }
-)
-"""Fields of a JSON line that are taken; `agent_id` stays with the importing agent."""
 
-_HEADING: Final = re.compile(r"^#{1,6}\s", re.MULTILINE)
-_PARAGRAPH: Final = re.compile(r"\n[ \t]*\n")
+Pieces = Callable[[], Iterator[Item | Fault]]
 
 
 @dataclass(slots=True)
 class Summary:
-    """What an import did."""
+    """What an import did; `resumed` pieces were dealt with by the one before."""
 
     read: int = 0
     stored: int = 0
     deduped: int = 0
     failed: int = 0
+    resumed: int = 0
     failures: list[dict[str, Any]] = field(default_factory=list)
 
     def fail(self, place: str, error: str) -> None:
@@ -75,14 +56,6 @@ class Summary:
         self.failed += 1
         if len(self.failures) < SHOWN_FAILURES:
             self.failures.append({"place": place, "error": error})
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One memory to send and the place that it came from."""
-
-    place: str
-    body: dict[str, Any]
 
 
 class _Rate(ProgressColumn):
@@ -105,6 +78,11 @@ class _Rate(ProgressColumn):
 @click.option("--project", metavar="NAME", help="Share everything in this project.")
 @click.option("--type", "kind", metavar="TYPE", help="Type of texts that name none.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="Added to each memory.")
+@click.option(
+    "--format", "format_", type=click.Choice(list(READERS)), help="Whatever the file's name says."
+)
+@click.option("--dry-run", is_flag=True, help="Read and check the files, store nothing.")
+@click.option("--restart", is_flag=True, help="Begin anew, also after one that broke off.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @reaching
 def import_files(
@@ -113,142 +91,209 @@ def import_files(
     project: str | None,
     kind: str | None,
     tags: tuple[str, ...],
+    format_: str | None,
+    dry_run: bool,
+    restart: bool,
     as_json: bool,
     path: str | None,
     url: str | None,
     token: str | None,
 ) -> None:
-    """Store what files hold: JSON lines, Markdown by heading, text by paragraph.
+    """Store what files hold. SOURCE is a file or a folder, which is searched for these:
 
-    SOURCE is a file or a folder, which is searched for .jsonl, .ndjson, .md and .txt. What was
-    imported before is recognised, so an import that broke off is simply run again.
+    \b
+      .jsonl .ndjson  one memory a line: an object with `content` and any other
+                      field of POST /api/memory/remember; a line with `role` or a
+                      speaker and no `content` is a turn as below
+      .md             one memory a heading with what follows it
+      .txt            one memory a paragraph
+      .chat           one turn a line: `[2026-08-01T12:00:00Z] ann: text`, the time
+                      may be missing; or a JSON object with content (or text,
+                      message), who (or speaker, author, name, role), created_at
+                      (or timestamp, time; ISO 8601 with a zone, or seconds)
+
+    An import that broke off goes on where it was when the same command is run again; what is
+    known already is never stored twice. Faults are told with file and line, the rest is stored.
 
     \b
     Examples:
       mnemesh import notes/ --tag notes
       mnemesh import export.jsonl --agent bob
-      mnemesh import book.txt --type passage --project library
+      mnemesh import talk.chat --project team
+      mnemesh import book.txt --type passage --dry-run
     """
-    node = open_node(path, url, token)
     extras = {"project": project, "type": kind, "tags": list(tags)}
-    summary = Summary()
-    items = [item for source in sources for item in read_items(source, extras, summary)]
-    quiet = as_json or not sys.stderr.isatty()
-    with Progress(
-        TextColumn("importing"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _Rate(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        disable=quiet,
-    ) as progress:
-        task = progress.add_task("import", total=len(items))
-        for batch in batches(items):
-            body = {"memories": [item.body for item in batch], "agent_id": agent}
-            done = node.patiently("/api/memory/remember/batch", body)
-            for item, result in zip(batch, done["results"], strict=True):
-                if "error" in result:
-                    summary.fail(item.place, result["error"])
-                elif result["deduped"]:
-                    summary.deduped += 1
-                else:
-                    summary.stored += 1
-            progress.advance(task, len(batch))
+
+    def pieces() -> Iterator[Item | Fault]:
+        for source in sources:
+            yield from read_items(source, extras, format_)
+
+    if dry_run:
+        _report(_looked_at(pieces), as_json, dry_run=True)
+        return
+    where = url or (os.environ.get("MNEMESH_URL") if path is None else None)
+    places = [str(source.resolve()) for source in sources]
+    journal = Journal([where or str(workspace(path).root), agent, extras, format_, places])
+    if restart:
+        journal.drop()
+    node = open_node(path, url, token)
+    summary = _Import(node, agent, pieces, journal, shown=not as_json).run()
     _report(summary, as_json)
 
 
-def _report(summary: Summary, as_json: bool) -> None:
+class _Import:
+    """One import under way."""
+
+    def __init__(
+        self, node: Node, agent: str | None, pieces: Pieces, journal: Journal, *, shown: bool
+    ) -> None:
+        self._node = node
+        self._agent = agent
+        self._pieces = pieces
+        self._journal = journal
+        self._shown = shown and sys.stderr.isatty()
+        self._summary = Summary()
+        self._noting = True
+
+    def run(self) -> Summary:
+        """Do it, behind what is done already."""
+        begun, total = self._begin()
+        self._summary.read = begun.count
+        if begun.count:
+            self._summary = Summary(**begun.summary)
+            self._summary.resumed = begun.count
+            click.echo(f"going on behind the first {begun.count} of {total}", err=True)
+        with self._bar(total, begun.count) as advance, self._interrupted(total):
+            digest, last_id = begun.digest, begun.last_id
+            for batch in batches(islice(self._pieces(), begun.count, None)):
+                last_id = self._send(batch) or last_id
+                for piece in batch:
+                    digest = resume.chained(digest, piece)
+                self._summary.read += len(batch)
+                self._note(digest, last_id)
+                advance(len(batch))
+        self._journal.drop()
+        return self._summary
+
+    def _begin(self) -> tuple[resume.Progress, int]:
+        """How far it is, as far as the sources and the node still agree; and how long it is."""
+        noted = self._journal.read()
+        digest, total, agrees = resume.START, 0, noted.count == 0
+        for total, piece in enumerate(self._pieces(), 1):
+            if total <= noted.count:
+                digest = resume.chained(digest, piece)
+                agrees = total == noted.count and digest == noted.digest
+        if agrees and noted.count:
+            agrees = noted.last_id is not None and self._has(noted.last_id)
+        return (noted if agrees else resume.Progress()), total
+
+    def _note(self, digest: str, last_id: str | None) -> None:
+        """Keep how far it is; an import goes on without, but says so once."""
+        if not self._noting:
+            return
+        try:
+            self._journal.note(
+                resume.Progress(self._summary.read, digest, last_id, asdict(self._summary))
+            )
+        except OSError as error:
+            self._noting = False
+            click.echo(f"progress cannot be kept: {error.strerror}", err=True)
+
+    def _has(self, memory_id: str) -> bool:
+        """Whether the node shows a memory; a caller who may not read begins anew."""
+        try:
+            return self._node.find(f"/api/memory/{memory_id}", agent_id=self._agent) is not None
+        except Failure as error:
+            if error.code != ERROR:
+                raise
+            return False
+
+    def _send(self, batch: list[Item | Fault]) -> str | None:
+        """Store a batch; the id of one of its memories."""
+        last_id = None
+        items = [piece for piece in batch if isinstance(piece, Item)]
+        for piece in batch:
+            if isinstance(piece, Fault):
+                self._summary.fail(piece.place, piece.error)
+        if not items:
+            return None
+        body = {"memories": [item.body for item in items], "agent_id": self._agent}
+        done = self._node.patiently("/api/memory/remember/batch", body)
+        for item, result in zip(items, done["results"], strict=True):
+            if "error" in result:
+                self._summary.fail(item.place, result["error"])
+                continue
+            last_id = result["id"]
+            if result["deduped"]:
+                self._summary.deduped += 1
+            else:
+                self._summary.stored += 1
+        return last_id
+
+    @contextmanager
+    def _bar(self, total: int, done: int) -> Iterator[Callable[[int], None]]:
+        with Progress(
+            TextColumn("importing"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _Rate(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=not self._shown,
+        ) as progress:
+            task = progress.add_task("import", total=total, completed=done)
+            yield lambda count: progress.advance(task, count)
+
+    @contextmanager
+    def _interrupted(self, total: int) -> Iterator[None]:
+        try:
+            yield
+        except (KeyboardInterrupt, Failure):
+            text = f"stopped behind {self._summary.read} of {total}; the same command goes on there"
+            click.echo(text, err=True)
+            raise
+
+
+def _looked_at(pieces: Pieces) -> Summary:
+    summary = Summary()
+    for piece in pieces():
+        summary.read += 1
+        if isinstance(piece, Fault):
+            summary.fail(piece.place, piece.error)
+    return summary
+
+
+def _report(summary: Summary, as_json: bool, *, dry_run: bool = False) -> None:
     if as_json:
-        print_json(asdict(summary))
+        print_json(asdict(summary) | ({"dry_run": True} if dry_run else {}))
+    elif dry_run:
+        click.echo(f"{summary.read - summary.failed} would be sent, {summary.failed} cannot be")
     else:
         click.echo(
             f"{summary.stored} stored, {summary.deduped} known already, {summary.failed} failed"
         )
+    if not as_json:
         for failure in summary.failures:
             click.echo(f"  {safe(failure['place'])}: {safe(failure['error'])}", err=True)
+        if summary.failed > len(summary.failures):
+            click.echo(f"  and {summary.failed - len(summary.failures)} more", err=True)
     if summary.failed:
         click.get_current_context().exit(1)
 
 
-def read_items(source: Path, extras: dict[str, Any], summary: Summary) -> Iterator[Item]:
-    """The memories of a file, or of all known files below a folder, in a stable order."""
-    if source.is_dir():
-        files = [one for one in sorted(source.rglob("*")) if one.suffix.lower() in SUFFIXES]
-    else:
-        files = [source]
-    for file in files:
-        name = file.relative_to(source).as_posix() if source.is_dir() else file.name
-        try:
-            text = file.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError):
-            summary.read += 1
-            summary.fail(name, "is no readable UTF-8 file")
-            continue
-        if file.suffix.lower() in (".jsonl", ".ndjson"):
-            yield from _json_lines(name, text, extras, summary)
-            continue
-        pieces = _sections(text) if file.suffix.lower() == ".md" else _PARAGRAPH.split(text)
-        for number, piece in enumerate((one.strip() for one in pieces if one.strip()), 1):
-            summary.read += 1
-            yield Item(f"{name}#{number}", with_source(name, {"content": piece}, extras))
-
-
-def batches(items: list[Item]) -> Iterator[list[Item]]:
+def batches(pieces: Iterable[Item | Fault]) -> Iterator[list[Item | Fault]]:
     """Groups small enough for one request."""
-    batch: list[Item] = []
+    batch: list[Item | Fault] = []
     size = 0
-    for item in items:
-        weight = len(json.dumps(item.body))
+    for piece in pieces:
+        weight = len(json.dumps(piece.body)) if isinstance(piece, Item) else 0
         if batch and (len(batch) == BATCH_ITEMS or size + weight > BATCH_BYTES):
             yield batch
             batch, size = [], 0
-        batch.append(item)
+        batch.append(piece)
         size += weight
     if batch:
         yield batch
-
-
-def with_source(name: str, body: dict[str, Any], extras: dict[str, Any]) -> dict[str, Any]:
-    """The body with what the command line adds, and with a key that makes a repeat harmless.
-
-    The key is the file's name and a digest of the text, so a changed text is a new memory.
-    """
-    made = {key: value for key, value in body.items() if key in IMPORTED and value is not None}
-    for key in ("project", "type"):
-        if extras.get(key) and not (key == "type" and "type" in made):
-            made[key] = extras[key]
-    if extras.get("tags"):
-        present = made.get("tags", [])
-        listed = present.split(",") if isinstance(present, str) else list(present)
-        made["tags"] = [*filter(None, listed), *(t for t in extras["tags"] if t not in listed)]
-    if "source_id" not in made and "idempotency_key" not in made:
-        digest = hashlib.sha256(str(made.get("content")).encode("utf-8", "replace")).hexdigest()
-        made["source_type"] = made.get("source_type", "file")
-        made["source_id"] = f"{name[-200:]}#{digest[:16]}"
-    return made
-
-
-def _json_lines(name: str, text: str, extras: dict[str, Any], summary: Summary) -> Iterator[Item]:
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        summary.read += 1
-        place = f"{name}:{number}"
-        try:
-            body = json.loads(line)
-        except (ValueError, RecursionError):
-            body = None
-        if isinstance(body, dict):
-            yield Item(place, with_source(name, body, extras))
-        else:
-            summary.fail(place, "is not a JSON object")
-
-
-def _sections(text: str) -> list[str]:
-    starts = [match.start() for match in _HEADING.finditer(text)]
-    edges = [0, *starts, len(text)]
-    return [text[begin:end] for begin, end in pairwise(edges) if end > begin]
 
 
 @click.command()

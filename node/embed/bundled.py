@@ -19,11 +19,20 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from node.embed.base import Vectors, digest_files, embed_in_threads, make_model_id
+from node.embed.base import (
+    Vectors,
+    check_texts,
+    digest_files,
+    embed_in_threads,
+    make_model_id,
+    unit_rows,
+)
 from storage.errors import StartRefused
 
 NAME: Final = "wordllama-l2-supercat"
 DIMENSION: Final = 256
+INLINE_CHARACTERS: Final = 2_000
+"""Up to so much text is embedded on the loop: it takes less time than a thread does to start."""
 _WEIGHTS = Path("weights", "l2_supercat_256.safetensors")
 _TOKENIZER = Path("tokenizers", "l2_supercat_tokenizer_config.json")
 _TENSOR = "embedding.weight"
@@ -43,7 +52,11 @@ class BundledEmbedder:
         self.model_id = make_model_id(NAME, self.dimension, digest)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """See `Embedder`; about 3,000 short texts a second."""
+        """See `Embedder`; about 20,000 short texts a second."""
+        if texts and sum(map(len, texts)) <= INLINE_CHARACTERS:
+            given = check_texts(texts)
+            await trio.lowlevel.checkpoint()
+            return unit_rows(self._encode(given), (len(given), self.dimension))
         return await embed_in_threads(
             self._encode,
             texts,

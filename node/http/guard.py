@@ -10,6 +10,7 @@ import ipaddress
 import secrets
 import socket
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -131,6 +132,7 @@ class Guard:
         )
 
 
+@lru_cache(64)
 def _host_of(text: str) -> str | None:
     try:
         parts = urlsplit(text)

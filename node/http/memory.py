@@ -37,7 +37,15 @@ from node.memory.recall import Question, recall
 from node.memory.remember import MAX_BATCH, Draft, Remembered, remember, remember_batch
 from storage.errors import ContentTooLarge, InvalidInput, MnemeshError
 from storage.filters import Filters
-from storage.model import AgentId, MemoryId, Visibility, id_text, parse_id
+from storage.model import (
+    AgentId,
+    AgentProfile,
+    MemoryId,
+    MemoryKind,
+    Visibility,
+    id_text,
+    parse_id,
+)
 
 routes = Routes()
 
@@ -141,7 +149,7 @@ async def recall_for(call: Call, given: RecallBody) -> Reply:
     fields = parse(FilterFields, given.filters, kind="filter")
     question = Question(
         query=given.query,
-        agent=call.agent(given.agent_id),
+        agent=call.agent(given.agent_id or _session_agent(given.session_key)),
         limit=given.limit,
         filters=_filters(call, fields, given.about, given.project, given.scope),
         superseded=given.include_superseded,
@@ -173,6 +181,8 @@ async def search(call: Call, given: SearchQuery) -> Reply:
 async def delete(call: Call, given: IdsBody) -> Reply:
     """Hide memories for the recovery window; peers drop their copies at once."""
     agent = call.agent(given.agent_id)
+    if given.query is not None:
+        return await _candidates(call, agent, given)
     ids = _ids(call, given)
     hidden = await ending.soft_delete(
         call.services.memory, agent, ids, actor=call.who.actor, reason=given.reason
@@ -185,6 +195,8 @@ async def delete(call: Call, given: IdsBody) -> Reply:
 async def forget(call: Call, given: IdsBody) -> Reply:
     """Remove memories for good, here and at every peer."""
     agent = call.agent(given.agent_id)
+    if given.query is not None:
+        return await _candidates(call, agent, given)
     ids = _ids(call, given)
     done = await ending.forget(
         call.services.memory, agent, ids, actor=call.who.actor, reason=given.reason
@@ -252,6 +264,18 @@ async def page(call: Call, given: PageQuery) -> Reply:
     return Reply(body)
 
 
+async def _candidates(call: Call, agent: AgentProfile, given: IdsBody) -> Reply:
+    """What the caller may mean by a text: its own memories that match. Nothing is ended by text."""
+    if given.id is not None or given.ids is not None:
+        raise InvalidInput("query and ids exclude each other")
+    call.authority.require(call.who, Permission.RECALL)
+    own = Filters(agents=frozenset((agent.id,)), kinds=frozenset((MemoryKind.CELL,)))
+    question = Question(query=given.query or "", agent=agent, filters=own)
+    answer = await recall(call.services.memory, question)
+    view = answer_view(call.services, answer, question.limit)
+    return Reply({"dry_run": True, "candidates": view["results"], "limit": question.limit})
+
+
 async def _answered(call: Call, question: Question, explain: bool) -> Reply:
     answer = await recall(call.services.memory, question)
     call.services.metrics.memory.recall_hits.observe(len(answer.hits))
@@ -289,6 +313,13 @@ def _filters(
         visibility=fields.visibility,
         scope=fields.scope if scope is None else scope,
     )
+
+
+def _session_agent(session_key: str | None) -> str | None:
+    """The agent that a session's key names, if it names one."""
+    kind, _, rest = (session_key or "").partition(":")
+    name, colon, _ = rest.partition(":")
+    return name if kind == "agent" and name and colon else None
 
 
 def _seconds(milliseconds: int | None) -> float | None:

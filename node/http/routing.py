@@ -81,6 +81,8 @@ class Reply:
 
 
 Handler = Callable[[Call, S], Awaitable[Reply]]
+AtOnce = Callable[[Call], Awaitable[Reply | None]]
+"""What may reply to a call on the island's loop; None leaves it to the handler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +158,14 @@ class Routes:
 
 
 def endpoint(
-    route: Route[Any], services: Services, authority: Authority
+    route: Route[Any], services: Services, authority: Authority, at_once: AtOnce | None = None
 ) -> Callable[[Request], Awaitable[Response]]:
-    """The request handler of a route."""
+    """The request handler of a route; what `at_once` gives a reply to goes no further."""
 
     async def serve(request: Request) -> Response:
         request_id = request.state.request_id
         try:
-            return await _answer(route, services, authority, request)
+            return await _answer(route, services, authority, request, at_once)
         except ClientGone:
             return Response(status_code=CLIENT_GONE)
         except Exception as error:  # noqa: BLE001 - becomes the answer, logged when unexpected
@@ -174,18 +176,16 @@ def endpoint(
 
 
 async def _answer(
-    route: Route[Any], services: Services, authority: Authority, request: Request
+    route: Route[Any],
+    services: Services,
+    authority: Authority,
+    request: Request,
+    at_once: AtOnce | None,
 ) -> Response:
     if route.need != OPEN and services.not_ready is not None:
         raise NotServing(services.not_ready)
     who = _caller(route, authority, request)
     raw = await _body(route, request) if route.has_body else b""
-    given: Shape
-    if route.has_body and route.media == JSON:
-        given = parse(route.shape, parse_json(raw))
-    else:
-        query = parse_query(request.query_params.multi_items())
-        given = parse(route.shape, query, kind="filter")
     call = Call(
         services=services,
         authority=authority,
@@ -195,6 +195,16 @@ async def _answer(
         request_id=request.state.request_id,
         raw=raw,
     )
+    if at_once is not None:
+        swift = await at_once(call)
+        if swift is not None:
+            return await _respond(swift, services.island)
+    given: Shape
+    if route.has_body and route.media == JSON:
+        given = parse(route.shape, parse_json(raw))
+    else:
+        query = parse_query(request.query_params.multi_items())
+        given = parse(route.shape, query, kind="filter")
     if not route.bridged:
         return await _respond(await route.handler(call, given), services.island)
     with counted(services, route.use_case):

@@ -13,6 +13,7 @@ import uvicorn
 
 from node.http.app import build
 from node.http.auth import Authority
+from node.http.patience import PatientProtocol
 from node.http.tokens import load_secret
 from storage.errors import StartRefused, Unavailable
 
@@ -61,7 +62,7 @@ async def serve(
         config = uvicorn.Config(
             guard,
             loop="none",
-            http="httptools",
+            http=PatientProtocol,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -191,10 +191,14 @@ class FilterFields(Shape):
 
 
 class RecallBody(Shape):
-    """A question. `filters` is closed too, and named apart so that its faults say so."""
+    """A question. `filters` is closed too, and named apart so that its faults say so.
+
+    A `session_key` of the form `agent:NAME:REST` names the agent where `agent_id` does not.
+    """
 
     query: str = ""
     agent_id: Name | None = None
+    session_key: Name | None = None
     about: Name | None = None
     project: Name | None = None
     scope: Name | None = None
@@ -221,10 +225,11 @@ class SearchQuery(FilterFields):
 
 
 class IdsBody(Shape):
-    """Memories by id: one or several."""
+    """Memories by id: one or several; or a `query`, which only shows what it would mean."""
 
     id: IdText | None = None
     ids: list[IdText] | None = None
+    query: Annotated[str, Field(min_length=1)] | None = None
     agent_id: Name | None = None
     reason: Annotated[str, Field(max_length=1024)] | None = None
 

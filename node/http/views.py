@@ -6,13 +6,14 @@ here. Times are UTC with milliseconds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from node.memory.recall import Answer, RecallHit
 from node.memory.remember import Remembered
 from storage.history import Event
-from storage.model import AgentProfile, Memory, ProjectId, id_text
+from storage.model import AgentProfile, Memory, ProjectId, Resident, id_text
 
 if TYPE_CHECKING:
     from node.services import Services
@@ -98,17 +99,29 @@ def remembered_view(services: Services, result: Remembered) -> dict[str, Any]:
 def hit_view(services: Services, hit: RecallHit) -> dict[str, Any]:
     """One hit with its score and the parts of it."""
     memory = hit.memory
-    return {
-        "id": id_text(memory.id),
-        "content": memory.content,
+    before, behind = record_view(
+        memory,
+        services.agents.label(memory.agent_id),
+        project_label(services, memory.project_id),
+    )
+    scores = {
         "score": round(hit.score, 6),
         "source": hit.source.value,
         "tier": hit.tier,
         "cosine": round(hit.cosine, 6),
         "words": round(hit.words, 6),
+    }
+    return before | scores | behind
+
+
+def record_view(
+    memory: Resident, agent: str, project: str | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a hit says of a memory, before and behind its scores."""
+    return {"id": id_text(memory.id), "content": memory.content}, {
         "kind": memory.kind.value,
-        "agent_id": services.agents.label(memory.agent_id),
-        "project": project_label(services, memory.project_id),
+        "agent_id": agent,
+        "project": project,
         "scope": memory.scope_label,
         "type": memory.type,
         "tags": list(memory.tags),
@@ -141,10 +154,15 @@ def answer_view(
     return {
         "results": results,
         "limit": limit,
-        "meta": {
-            "degraded": list(answer.degraded),
-            "timedOut": any(name.endswith("deadline") for name in answer.degraded),
-        },
+        "meta": meta_view(answer.degraded),
+    }
+
+
+def meta_view(degraded: Sequence[str]) -> dict[str, Any]:
+    """Which searches did not answer."""
+    return {
+        "degraded": list(degraded),
+        "timedOut": any(name.endswith("deadline") for name in degraded),
     }
 
 

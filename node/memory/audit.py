@@ -11,9 +11,10 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import numpy as np
 import trio
 from numpy.typing import NDArray
@@ -229,7 +230,7 @@ def _compare(context: MemoryContext, rows: Iterable[Stored], found: _Findings) -
 
 def _plain(resident: Resident) -> Resident:
     """As the tables keep it: importance in single precision."""
-    return replace(resident, importance=float(np.float32(resident.importance)))
+    return msgspec.structs.replace(resident, importance=float(np.float32(resident.importance)))
 
 
 def _differ(held: NDArray[np.float32], kept: NDArray[np.float32]) -> bool:

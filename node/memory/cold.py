@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,12 +38,15 @@ log = logging.getLogger(__name__)
 EXACT_ROWS: Final = 8_000
 """Comparing so many rows costs about as much as routing does."""
 FIRST_BUDGET: Final = 4_096
-LEAST_BUDGET: Final = 512
+LEAST_BUDGET: Final = 128
 MOST_BUDGET: Final = 65_536
-ENOUGH: Final = 0.96
-"""Below this recall the row budget grows."""
-PLENTY: Final = 0.98
+ENOUGH: Final = 0.955
+"""Below this recall the row budget grows. The places that are asked for are harder than questions,
+whose recall is better."""
+PLENTY: Final = 0.97
 """Above this recall it shrinks."""
+NEARLY_ALL: Final = 0.99
+"""Above this recall it shrinks fast."""
 OVERFETCH: Final = 2
 MOST_TESTED: Final = 8
 LEAST_TESTED: Final = 2
@@ -122,39 +125,29 @@ class ColdTier:
         known: Collection[MemoryId],
     ) -> list[Found] | None:
         """None when the nearest rows hold fewer than `limit` visible ones and may not be all."""
-        await tx.execute(memories.SQL.plan_for_values)
         agents = _readable(reader, about)
+        routes = self.routes
+        clusters = self._clusters(routes, vector, reader, agents)
         asked = {
             "vector": vector,
             "model": model,
             "agents": None if agents is None else sorted(agents),
             "projects": sorted(reader.projects),
-            "limit": limit * OVERFETCH,
         }
-        routes = self.routes
-        clusters = self._clusters(routes, vector, reader, agents)
+        judging = memories.seen_by(reader, now, superseded)
         if clusters is None:
-            rows = await tx.fetch(aggregates.SQL.near_all, **asked)
-        else:
-            rows = await tx.fetch(
-                aggregates.SQL.near, clusters=clusters, newest=routes.newest, **asked
-            )
-        cosines = {row["memory_id"]: -float(row["distance"]) for row in rows}
-        ranked, visible = list(cosines), 0
-        found: list[Found] = []
-        for part in (ranked[:limit], ranked[limit:]):
-            if not part or visible >= limit:
-                continue
-            unknown = [memory_id for memory_id in part if memory_id not in known]
-            judged = await tx.fetch(
-                aggregates.SQL.judged, ids=unknown, **memories.seen_by(reader, now, superseded)
-            )
-            found += [Found(memories.from_row(row), cosines[row["id"]]) for row in judged]
-            visible += len(judged) + len(part) - len(unknown)
-        complete = clusters is None and len(rows) < limit * OVERFETCH
-        if visible < limit and not complete:
-            return None
-        return sorted(found, key=lambda each: (-(each.cosine or 0.0), each.memory.id))[:limit]
+            return await _among_all(tx, asked, judging, limit, known)
+        await tx.fetch(aggregates.SQL.plan_once)
+        rows = await tx.fetch(
+            aggregates.SQL.near,
+            clusters=clusters,
+            newest=routes.newest,
+            known=list(known),
+            looked_at=limit * OVERFETCH,
+            limit=limit,
+            **asked | judging,
+        )
+        return _best(rows) if len(rows) >= limit else None
 
     async def test(self, db: Database, model: str, rng: random.Random) -> float | None:
         """Measure recall at 10 near some of the node's own vectors and let the budget follow.
@@ -175,7 +168,8 @@ class ColdTier:
         if recall < ENOUGH and sure >= REMEMBERED // 2:
             self.budget = min(self.budget * 3 // 2, MOST_BUDGET)
         elif recall > PLENTY and sure == REMEMBERED:
-            self.budget = max(self.budget * 4 // 5, LEAST_BUDGET)
+            less = self.budget // 2 if recall > NEARLY_ALL else self.budget * 4 // 5
+            self.budget = max(less, LEAST_BUDGET)
         if self.budget != before:
             self._recalls.clear()
             log.info("cold rows: recall %.3f, budget %d -> %d", recall, before, self.budget)
@@ -225,6 +219,46 @@ class ColdTier:
             return None
         budget = self.budget * self._total // scope
         return None if budget >= scope else routes.near(vector, reader.projects, budget)
+
+
+async def _among_all(
+    tx: Tx,
+    asked: Mapping[str, Any],
+    judging: Mapping[str, Any],
+    limit: int,
+    known: Collection[MemoryId],
+) -> list[Found] | None:
+    """The nearest of all rows in scope; None when too few of those looked at are visible."""
+    await tx.execute(memories.SQL.plan_for_values)
+    rows = await tx.fetch(aggregates.SQL.near_all, limit=limit * OVERFETCH, **asked)
+    distances = {row["memory_id"]: row["distance"] for row in rows}
+    ranked, visible = list(distances), 0
+    found: list[Found] = []
+    for part in (ranked[:limit], ranked[limit:]):
+        if not part or visible >= limit:
+            continue
+        unknown = [memory_id for memory_id in part if memory_id not in known]
+        judged = await tx.fetch(aggregates.SQL.judged, ids=unknown, **judging)
+        found += [Found(memories.from_row(row), -float(distances[row["id"]])) for row in judged]
+        visible += len(judged) + len(part) - len(unknown)
+    if visible < limit and len(rows) == limit * OVERFETCH:
+        return None
+    return _in_order(found)[:limit]
+
+
+def _best(rows: Sequence[Record]) -> list[Found]:
+    """Those that the caller does not know yet."""
+    return _in_order(
+        [
+            Found(memories.from_row(row), -float(row["distance"]))
+            for row in rows
+            if row["id"] is not None
+        ]
+    )
+
+
+def _in_order(found: list[Found]) -> list[Found]:
+    return sorted(found, key=lambda each: (-(each.cosine or 0.0), each.memory.id))
 
 
 def _readable(reader: Reader, about: frozenset[AgentId]) -> frozenset[AgentId] | None:

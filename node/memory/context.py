@@ -11,6 +11,7 @@ from node.agents import AgentDirectory
 from node.embed.base import Embedder
 from node.memory.cold import ColdTier
 from node.memory.commits import SharedCommits
+from node.memory.commonwords import CommonWords
 from node.memory.handing import HandingDesk
 from node.memory.residency import Residency
 from node.memory.settings import MemorySettings
@@ -44,6 +45,7 @@ class MemoryContext:
     commits: SharedCommits[Any, Any] = field(default_factory=SharedCommits)
     epochs: dict[tuple[AgentId, ProjectId | None], Epochs] = field(default_factory=dict)
     cold: ColdTier = field(default_factory=ColdTier)
+    common_words: CommonWords = field(default_factory=CommonWords)
 
     def now(self) -> datetime:
         """The wall clock, aware, UTC."""

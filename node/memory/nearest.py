@@ -7,15 +7,16 @@ millisecond. Many at once, and what a filter leaves few of, are searched in a th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import numpy as np
 import trio
 from numpy.typing import NDArray
 
 from node.memory.context import MemoryContext
-from storage.filters import Filters, passes
+from storage.filters import NO_FILTERS, Filters, passes
 from storage.hot.reports import Hit
 from storage.hot.searching import Asked
 from storage.model import AgentId, MemoryKind, Reader, ReadPolicy, Resident
@@ -31,6 +32,40 @@ class Search:
     reader: Reader
     filters: Filters
     superseded: bool
+
+
+def hits_of(context: MemoryContext, searches: Sequence[Search]) -> list[list[Hit]]:
+    """The hits that answers from residents alone hold, searched in one call; for any thread.
+
+    The searches have no filters beyond agents.
+    """
+    return answerable(context, nearest(context, searches))
+
+
+def answerable(context: MemoryContext, found: Iterable[Iterable[Hit]]) -> list[list[Hit]]:
+    """Of each list the hits that are near enough for an answer and did not leave meanwhile.
+
+    They count as recalled.
+    """
+    alpha, least = context.settings.alpha, context.settings.min_score
+    has_left = context.residency.has_left
+    kept = [
+        [
+            hit
+            for hit in hits
+            if alpha * max(hit.score, 0.0) >= least and not has_left(hit.resident.id)
+        ]
+        for hits in found
+    ]
+    recalled = [hit.resident.id for hits in kept for hit in hits]
+    if recalled:
+        context.residency.touch(recalled, int(context.now().timestamp() * 1000))
+    return kept
+
+
+def lacking(context: MemoryContext) -> tuple[str, ...]:
+    """What an answer from residents alone lacks now."""
+    return ("hot: being filled",) if context.residency.degraded else ()
 
 
 def nearest(context: MemoryContext, searches: Sequence[Search]) -> list[list[Hit]]:
@@ -51,6 +86,11 @@ async def nearest_filtered(context: MemoryContext, search: Search) -> list[Hit]:
     return found[0]
 
 
+def accepts(search: Search, now: datetime) -> Callable[[Resident], bool]:
+    """Whether a resident may be a hit of this search."""
+    return _Accept(search, int(now.timestamp() * 1000))
+
+
 def _asked(search: Search, now_ms: int) -> Asked:
     return Asked(search.vector, search.wanted, _agents(search), _Accept(search, now_ms))
 
@@ -62,7 +102,7 @@ class _Accept:
 
     def __init__(self, search: Search, now_ms: int) -> None:
         self._reader = search.reader
-        self._filters = search.filters if search.filters != Filters() else None
+        self._filters = None if search.filters == NO_FILTERS else search.filters
         self._superseded = search.superseded
         self._now_ms = now_ms
 

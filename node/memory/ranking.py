@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import heapq
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from storage.content import bigrams
-from storage.memories import Found
 from storage.model import MemoryId
 
 MAX_WORDS = 32
+ROUNDING = 1e-6
 _WORD = re.compile(r"[^\s]+")
 _APART = re.compile(r"[^\w]+")
 
@@ -35,6 +36,16 @@ class Scored:
     words: float
 
 
+@dataclass(frozen=True, slots=True)
+class Worded:
+    """A memory that words led to. Ranks compare only within one search; `cosine` is None for one
+    without a vector."""
+
+    id: MemoryId
+    rank: float
+    cosine: float | None = None
+
+
 def terms(query: str) -> tuple[list[str], list[str]]:
     """Words and character pairs to look for: plain text, never query syntax.
 
@@ -53,7 +64,7 @@ def terms(query: str) -> tuple[list[str], list[str]]:
 
 def fuse(
     nearest: Iterable[tuple[MemoryId, float]],
-    by_words: Sequence[Found],
+    by_words: Sequence[Worded],
     *,
     alpha: float,
     min_score: float,
@@ -67,25 +78,52 @@ def fuse(
     cosines: dict[MemoryId, float] = {}
     for memory_id, cosine in nearest:
         cosines[memory_id] = max(cosines.get(memory_id, 0.0), cosine)
-    best = max((found.words for found in by_words), default=0.0)
+    best = max((found.rank for found in by_words), default=0.0)
     words: dict[MemoryId, float] = {}
     for found in by_words:
-        words[found.memory.id] = found.words / best if best > 0 else 0.0
+        words[found.id] = found.rank / best if best > 0 else 0.0
         if found.cosine is not None:
-            cosines.setdefault(found.memory.id, max(found.cosine, 0.0))
-    scored = [
-        _scored(memory_id, cosines.get(memory_id, 0.0), words.get(memory_id, 0.0), alpha)
+            cosines.setdefault(found.id, max(found.cosine, 0.0))
+    scores = {
+        memory_id: alpha * cosines.get(memory_id, 0.0) + (1 - alpha) * words.get(memory_id, 0.0)
         for memory_id in cosines.keys() | words.keys()
+    }
+    kept = [(-score, memory_id) for memory_id, score in scores.items() if score >= min_score]
+    return [
+        _scored(memory_id, -score, cosines.get(memory_id, 0.0), words.get(memory_id, 0.0))
+        for score, memory_id in heapq.nsmallest(limit, kept)
     ]
-    kept = [hit for hit in scored if hit.score >= min_score]
-    return sorted(kept, key=lambda hit: (-hit.score, hit.id))[:limit]
 
 
-def _scored(memory_id: MemoryId, cosine: float, words: float, alpha: float) -> Scored:
+def least_words(
+    cosines: Mapping[MemoryId, float],
+    ranks: Mapping[MemoryId, float],
+    best: float,
+    ceiling: float,
+    *,
+    alpha: float,
+    limit: int,
+) -> float:
+    """The share of the best rank without which nothing beyond `cosines` enters a list of `limit`.
+
+    Nothing beyond has a cosine above `ceiling`. This is the bound at which the threshold algorithm
+    (Fagin, Lotem and Naor, 2001) stops.
+    """
+    if len(cosines) < limit or alpha == 1 or best <= 0:
+        return 0.0
+    scores = (
+        alpha * max(cosine, 0.0) + (1 - alpha) * ranks.get(memory_id, 0.0) / best
+        for memory_id, cosine in cosines.items()
+    )
+    last = heapq.nlargest(limit, scores)[-1]
+    return (last - alpha * max(ceiling, 0.0)) / (1 - alpha) - ROUNDING
+
+
+def _scored(memory_id: MemoryId, score: float, cosine: float, words: float) -> Scored:
     if words == 0.0:
         source = Source.VECTOR
     elif cosine == 0.0:
         source = Source.TEXT
     else:
         source = Source.HYBRID
-    return Scored(memory_id, alpha * cosine + (1 - alpha) * words, source, cosine, words)
+    return Scored(memory_id, score, source, cosine, words)

@@ -11,15 +11,17 @@ import trio
 from numpy.typing import NDArray
 
 from node.memory.context import MemoryContext
-from node.memory.nearest import Search, nearest, nearest_filtered
+from node.memory.nearest import Search, answerable, hits_of, lacking, nearest_filtered
 from node.memory.ranking import Source, fuse, terms
+from node.memory.words import by_words, contenders
 from storage import memories
 from storage.content import check_text
 from storage.errors import InvalidInput, MnemeshError
 from storage.filters import NO_FILTERS, Filters
 from storage.hot.reports import Hit
 from storage.memories import Found
-from storage.model import AgentProfile, MemoryId, Resident
+from storage.model import AgentProfile, Resident
+from storage.words import Matches
 
 MAX_LIMIT = 50
 MAX_QUERY = 16 * 1024
@@ -67,7 +69,7 @@ class Answer:
 class _Found:
     hot: Sequence[Hit] = ()
     cold: Sequence[Found] = ()
-    words: Sequence[Found] = ()
+    words: Matches = field(default_factory=Matches)
     degraded: list[str] = field(default_factory=list)
 
 
@@ -83,7 +85,7 @@ async def recall(context: MemoryContext, question: Question) -> Answer:
         if isinstance(answer, MnemeshError):
             raise answer
         return answer
-    query = _checked(question)
+    query = checked(question)
     vector = await _vector(context, query, question.vector)
     search = Search(
         vector,
@@ -96,7 +98,7 @@ async def recall(context: MemoryContext, question: Question) -> Answer:
     if question.deadline_s is not None:
         patience = min(patience, question.deadline_s)
     found = await _side_by_side(context, search, query, question.limit, patience)
-    hits = _staying(context, _fused(context, question, found))
+    hits = _staying(context, _fused(context, search, question.limit, found))
     cold = [hit.memory.id for hit in hits if hit.tier == "cold"]
     if cold:
         await context.residency.warm(context.db, cold, patience)
@@ -109,52 +111,65 @@ async def recall_fast(
 ) -> list[Answer | MnemeshError]:
     """Answers from residents alone, by meaning, for all questions that came together.
 
-    Embeds all their texts in one call and searches them in one; a bad question is an error in its
-    place. Raises what the embedder raises.
+    A bad question is an error in its place. Raises what the embedder raises.
+    """
+    degraded = lacking(context)
+    alpha = context.settings.alpha
+    return [
+        found
+        if isinstance(found, MnemeshError)
+        else Answer(tuple(_by_meaning(alpha, hit) for hit in found), degraded)
+        for found in await hits_fast(context, questions)
+    ]
+
+
+async def hits_fast(
+    context: MemoryContext, questions: Sequence[Question]
+) -> list[list[Hit] | MnemeshError]:
+    """The residents that answer each question, best first; see `recall_fast`.
+
+    Embeds all their texts in one call and searches them in one.
     """
     texts: dict[int, str] = {}
-    vectors: dict[int, NDArray[np.float32]] = {}
-    answers: dict[int, Answer | MnemeshError] = {}
+    searches: dict[int, Search] = {}
+    found: dict[int, list[Hit] | MnemeshError] = {}
     for position, question in enumerate(questions):
         try:
-            query = _checked(question)
+            query = checked(question)
             if question.vector is None:
                 texts[position] = query
             else:
-                vectors[position] = _given(context, question.vector)
+                searches[position] = search_of(context, question, question.vector)
         except InvalidInput as error:
-            answers[position] = error
+            found[position] = error
     if texts:
         made = await context.embedder.embed(list(texts.values()))
-        vectors.update(zip(texts, made, strict=True))
-    asked = sorted(vectors)
-    searches = [
-        Search(
-            vectors[position],
-            questions[position].limit,
-            context.agents.reader(questions[position].agent),
-            questions[position].filters,
-            questions[position].superseded,
-        )
-        for position in asked
-    ]
-    plain = [at for at, search in enumerate(searches) if not search.filters.beyond_agents]
-    hits = dict(zip(plain, nearest(context, [searches[at] for at in plain]), strict=True))
-    for at, search in enumerate(searches):
-        if at not in hits:
-            hits[at] = await nearest_filtered(context, search)
-    recalled: list[MemoryId] = []
-    lacking = ("hot: being filled",) if context.residency.degraded else ()
-    for at, position in enumerate(asked):
-        answer = Answer(_staying(context, _by_meaning(context, hits[at])), lacking)
-        recalled += [hit.memory.id for hit in answer.hits]
-        answers[position] = answer
-    if recalled:
-        context.residency.touch(recalled, int(context.now().timestamp() * 1000))
-    return [answers[position] for position in range(len(questions))]
+        for position, vector in zip(texts, made, strict=True):
+            try:
+                searches[position] = search_of(context, questions[position], vector)
+            except InvalidInput as error:
+                found[position] = error
+    plain = [at for at, search in searches.items() if not search.filters.beyond_agents]
+    found.update(zip(plain, hits_of(context, [searches[at] for at in plain]), strict=True))
+    for at, search in searches.items():
+        if search.filters.beyond_agents:
+            found[at] = answerable(context, [await nearest_filtered(context, search)])[0]
+    return [found[position] for position in range(len(questions))]
 
 
-def _checked(question: Question) -> str:
+def search_of(context: MemoryContext, question: Question, vector: NDArray[np.float32]) -> Search:
+    """The search among residents for the answer to a question. Raises InvalidInput."""
+    return Search(
+        _given(context, vector),
+        question.limit,
+        context.agents.reader(question.agent),
+        question.filters,
+        question.superseded,
+    )
+
+
+def checked(question: Question) -> str:
+    """The text of a question without blanks around it. Raises InvalidInput."""
     query = check_text(question.query, "query").strip()
     if not query and question.vector is None:
         raise InvalidInput("query is required")
@@ -174,13 +189,10 @@ def _staying(context: MemoryContext, hits: Iterable[RecallHit]) -> tuple[RecallH
     return tuple(hit for hit in hits if not context.residency.has_left(hit.memory.id))
 
 
-def _by_meaning(context: MemoryContext, hits: Sequence[Hit]) -> Iterator[RecallHit]:
-    """What `fuse` makes of cosines alone; the hits come in order."""
-    alpha, least = context.settings.alpha, context.settings.min_score
-    for hit in hits:
-        cosine = max(hit.score, 0.0)
-        if alpha * cosine >= least:
-            yield RecallHit(hit.resident, alpha * cosine, Source.VECTOR, "hot", cosine, 0.0)
+def _by_meaning(alpha: float, hit: Hit) -> RecallHit:
+    """What `fuse` makes of a cosine alone."""
+    cosine = max(hit.score, 0.0)
+    return RecallHit(hit.resident, alpha * cosine, Source.VECTOR, "hot", cosine, 0.0)
 
 
 async def _vector(
@@ -230,25 +242,12 @@ async def _side_by_side(
             known=frozenset(hit.resident.id for hit in found.hot),
         )
 
-    async def by_words() -> None:
-        found.words = await context.db.read(
-            memories.search_words,
-            words,
-            pairs,
-            search.vector,
-            context.embedder.model_id,
-            search.reader,
-            context.now(),
-            limit=search.wanted,
-            cap=context.settings.word_candidates,
-            total=max(len(context.residency.graph), context.settings.word_candidates),
-            filters=search.filters,
-            superseded=search.superseded,
-        )
+    async def text() -> None:
+        found.words = await by_words(context, search, words, pairs)
 
     parts: dict[str, Callable[[], Awaitable[None]]] = {"hot": residents}
     if words or pairs:
-        parts["text"] = by_words
+        parts["text"] = text
     if context.residency.has_cold:
         parts["cold"] = cold
     reasons = dict.fromkeys(parts, "deadline")
@@ -297,36 +296,28 @@ def _first(group: BaseExceptionGroup[MnemeshError]) -> MnemeshError:
 
 
 def _fused(
-    context: MemoryContext,
-    question: Question,
-    rows: _Found,
-) -> tuple[RecallHit, ...]:
-    nearest = [(hit.resident.id, hit.score) for hit in rows.hot]
-    nearest += [(found.memory.id, found.cosine or 0.0) for found in rows.cold]
-    known: dict[MemoryId, tuple[Resident, str]] = {}
-    for found in (*rows.cold, *rows.words):
-        tier = "hot" if found.memory.id in context.residency.graph else "cold"
-        known[found.memory.id] = (
-            memories.resident(found.memory, context.node.node_id),
-            tier,
+    context: MemoryContext, search: Search, limit: int, found: _Found
+) -> Iterator[RecallHit]:
+    residents = {hit.resident.id: hit.resident for hit in found.hot}
+    rows = {each.memory.id: each.memory for each in (*found.cold, *found.words.rows)}
+    near = {each.memory.id: each.cosine or 0.0 for each in found.cold}
+    near |= {hit.resident.id: hit.score for hit in found.hot}
+    ceiling = found.hot[-1].score if len(found.hot) == search.wanted else 1.0
+    worded, added = contenders(context, search, found.words, near, ceiling, limit)
+    residents |= added
+    settings = context.settings
+    for scored in fuse(
+        near.items(), worded, alpha=settings.alpha, min_score=settings.min_score, limit=limit
+    ):
+        memory = residents.get(scored.id)
+        if memory is None:
+            memory = memories.resident(rows[scored.id], context.node.node_id)
+        hot = scored.id in residents or scored.id in context.residency.graph
+        yield RecallHit(
+            memory,
+            scored.score,
+            scored.source,
+            "hot" if hot else "cold",
+            scored.cosine,
+            scored.words,
         )
-    for hit in rows.hot:
-        known[hit.resident.id] = (hit.resident, "hot")
-    fused = fuse(
-        nearest,
-        rows.words,
-        alpha=context.settings.alpha,
-        min_score=context.settings.min_score,
-        limit=question.limit,
-    )
-    return tuple(
-        RecallHit(
-            memory=known[scored.id][0],
-            score=scored.score,
-            source=scored.source,
-            tier=known[scored.id][1],
-            cosine=scored.cosine,
-            words=scored.words,
-        )
-        for scored in fused
-    )

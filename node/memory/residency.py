@@ -76,7 +76,7 @@ class Residency:
                 break
             await self._insert(page, only_absent=True)
             if self.degraded:
-                await self._drop_dead(db, [row.memory.id for row in page])
+                await self._drop_stale(db, page)
             offset += len(page)
         if self.degraded or offset >= ceiling:
             self.has_cold = await db.read(memories.count_live) > len(self.graph)
@@ -91,7 +91,7 @@ class Residency:
     async def refresh(self, db: Database, ids: Sequence[MemoryId]) -> int:
         """Read memories again from their rows, resident or not; how many are live."""
         rows = await db.read(memories.with_vectors, ids, self.model)
-        await self._insert(rows)
+        await self._insert_as_they_stay(db, rows)
         alive = {row.memory.id for row in rows}
         await self.forget([each for each in ids if each not in alive and each in self.graph])
         return len(rows)
@@ -114,14 +114,8 @@ class Residency:
         if not wanted:
             return 0
         rows = await db.read(memories.with_vectors, wanted, self.model)
-        await self._insert(rows)
+        await self._insert_as_they_stay(db, rows, only_absent=True)
         self.reloaded_total += len(rows)
-        inserted = [row.memory.id for row in rows]
-        try:
-            await self._drop_dead(db, inserted)
-        except BaseException:
-            self.graph.hide(inserted)
-            raise
         return len(rows)
 
     async def warm(self, db: Database, ids: Sequence[MemoryId], patience_s: float) -> None:
@@ -190,12 +184,41 @@ class Residency:
             self.has_cold = True
         return self.graph.evict(ids)
 
-    async def _drop_dead(self, db: Database, ids: Sequence[MemoryId]) -> None:
-        """A row that went between its reading and its insertion must not stay resident."""
-        alive = {row.memory.id for row in await db.read(memories.with_vectors, ids, self.model)}
-        dead = [memory_id for memory_id in ids if memory_id not in alive]
+    async def _insert_as_they_stay(
+        self, db: Database, rows: Sequence[Stored], *, only_absent: bool = False
+    ) -> None:
+        """Insert rows; those that became others or went meanwhile do not stay resident."""
+        if not rows:
+            return
+        await self._insert(rows, only_absent=only_absent)
+        try:
+            await self._drop_stale(db, rows)
+        except BaseException:
+            await self.doubt([row.memory.id for row in rows])
+            raise
+
+    async def _drop_stale(self, db: Database, rows: Sequence[Stored]) -> None:
+        """What changed between its reading and its insertion is cold, what went is forgotten.
+
+        A change that comes after this look is inserted by whoever made it.
+        """
+        ids = [row.memory.id for row in rows]
+        now = {row.memory.id: row for row in await db.read(memories.with_vectors, ids, self.model)}
+        dead = [memory_id for memory_id in ids if memory_id not in now]
+        changed = [
+            row.memory.id
+            for row in rows
+            if row.memory.id in now and not self._equal(row, now[row.memory.id])
+        ]
+        if changed:
+            await self.doubt(changed)
         if dead:
             await self.forget(dead)
+
+    def _equal(self, one: Stored, other: Stored) -> bool:
+        """Whether both make the same resident."""
+        records = [memories.resident(row.memory, self._node.node_id) for row in (one, other)]
+        return records[0] == records[1] and np.array_equal(one.vector, other.vector)
 
     def _depart(self, ids: Sequence[MemoryId]) -> None:
         self._departed.update(dict.fromkeys(ids))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -18,13 +18,16 @@ import trio
 from node.http.auth import TRUSTED_LOCAL, Authority, Credential, Need, choose_agent
 from node.http.problems import NotServing, Unauthenticated
 from node.http.tokens import Permission
-from node.memory.recall import Answer, Question, recall_fast
+from node.memory.nearest import lacking
+from node.memory.recall import Question, hits_fast
 from node.port import messages, records
+from node.port.answers import Answers
 from node.port.codec import FrameBuffer, FrameTooLarge, PortError, encode, read_request
 from node.port.requests import Caller, handle
 from node.port.settings import PortSettings
 from node.port.watching import Grant, stream
-from storage.errors import InvalidInput, MnemeshError, NotFound
+from storage.errors import MnemeshError, NotFound
+from storage.hot.reports import Hit
 
 if TYPE_CHECKING:
     from node.services import Services
@@ -60,6 +63,7 @@ class Session:
         services: Services,
         authority: Authority,
         settings: PortSettings,
+        answers: Answers,
         stream: trio.abc.Stream,
         *,
         local: bool,
@@ -68,6 +72,7 @@ class Session:
         self._services = services
         self._authority = authority
         self._settings = settings
+        self._answers = answers
         self._stream = stream
         self._local = local
         self._peer = peer
@@ -282,42 +287,37 @@ class Session:
     async def _answer_fast(self, caller: Caller, asked: Sequence[messages.Recall]) -> None:
         """Answer recalls that came together, from residents alone."""
         begun = time.perf_counter()
-        answers: dict[int, Answer | MnemeshError] = {}
-        questions: list[Question] = []
-        places: list[int] = []
+        context = self._services.memory
+        found: Sequence[list[Hit] | MnemeshError]
+        questions = [_question(caller, request) for request in asked]
         try:
             self._admit(asked[0])
-            for place, request in enumerate(asked):
-                try:
-                    questions.append(_question(caller, request))
-                    places.append(place)
-                except InvalidInput as error:
-                    answers[place] = error
-            found = await recall_fast(self._services.memory, questions)
-            answers.update(zip(places, found, strict=True))
+            found = await hits_fast(context, questions)
         except MnemeshError as error:
-            answers = dict.fromkeys(range(len(asked)), error)
-        frames = []
-        for place, request in enumerate(asked):
-            answer = answers[place]
-            reply = (
-                records.failed(request.id, answer)
-                if isinstance(answer, MnemeshError)
-                else records.answer(self._services, request.id, answer)
-            )
-            frames.append(self._fitting(request.id, reply))
-        self._count(answers.values(), time.perf_counter() - begun)
+            found = [error] * len(asked)
+        degraded = lacking(context)
+        frames = [
+            encode(records.failed(request.id, hits))
+            if isinstance(hits, MnemeshError)
+            else self._answers.frame(request.id, hits, degraded)
+            for request, hits in zip(asked, found, strict=True)
+        ]
+        self._count(found, time.perf_counter() - begun)
         await self._send(b"".join(frames))
 
-    def _count(self, answers: Iterable[Answer | MnemeshError], seconds: float) -> None:
+    def _count(self, found: Sequence[list[Hit] | MnemeshError], seconds: float) -> None:
         metrics = self._services.metrics.memory
         timing = metrics.seconds.labels(operation="recall")
-        for answer in answers:
-            result = answer.code if isinstance(answer, MnemeshError) else "ok"
-            metrics.operations_total.labels(operation="recall", result=result).inc()
+        refused = [each for each in found if isinstance(each, MnemeshError)]
+        for error in refused:
+            metrics.operations_total.labels(operation="recall", result=error.code).inc()
+        if len(refused) < len(found):
+            done = metrics.operations_total.labels(operation="recall", result="ok")
+            done.inc(len(found) - len(refused))
+        for each in found:
             timing.observe(seconds)
-            if not isinstance(answer, MnemeshError):
-                metrics.recall_hits.observe(len(answer.hits))
+            if not isinstance(each, MnemeshError):
+                metrics.recall_hits.observe(len(each))
 
     # --- answers -----------------------------------------------------------------------------
 

@@ -46,7 +46,8 @@ class HotMetrics:
     snapshots_total: Annotated[Counter, "Snapshots", "result"]
     starts_total: Annotated[Counter, "Where the graph started from", "source"]
     degraded: Annotated[Gauge, "1 while the graph is not filled and rows answer for it"]
-    measured_recall: Annotated[Gauge, "Recall at 10 of the sampled self-test"]
+    measured_recall: Annotated[Gauge, "Recall at 10 of the sampled self-test, NaN without one"]
+    row_budget: Annotated[Gauge, "Cold rows that a search compares, which follows that recall"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,19 @@ and describe the node's interests, and are never announced.
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import numpy as np
 import trio
 
 from node.memory.cold import ColdTier
+from node.telemetry.metrics import HotMetrics
 from node.workers import grouping
 from node.workers.periodic import every
 from storage import aggregates, memories
@@ -41,11 +43,21 @@ SPLITS: Final = 400
 CUT: Final = 32
 """Clusters that are cut before their surroundings are looked at."""
 NEIGHBOURS: Final = 6
+REFINED: Final = 400
+"""Clusters that got a new centroid and whose members one pass compares with those around."""
+AROUND: Final = 32
+GAIN: Final = 0.01
+"""Members change over only where their cosine is larger by this."""
+FEWEST: Final = 3
+"""Fewer members that would change over stay: a text that is lost with them is worth more."""
 TEXTS: Final = 200
 PARENTS: Final = 2_000
 STABLE: Final = timedelta(hours=24)
 DRIFT: Final = 0.25
 """A cluster that grew or shrank by this share gets a new centroid."""
+DRIFTED: Final = 2_000
+SETTLED: Final = 5_000
+"""Dirty clusters that are computed again before the pass goes on."""
 SOURCE: Final = "consolidation"
 
 
@@ -65,8 +77,8 @@ class Pass:
 class Consolidation:
     """The passes of one node over the rows of one model.
 
-    `owner` is the agent whose memories the aggregates are; `measured` is told the recall of each
-    self-test.
+    `owner` is the agent whose memories the aggregates are; `metrics` shows the recall of the
+    self-tests and the row budget that follows it.
     """
 
     def __init__(
@@ -78,7 +90,7 @@ class Consolidation:
         *,
         owner: Callable[[], AgentId],
         k_min: Callable[[], int],
-        measured: Callable[[float], None] | None = None,
+        metrics: HotMetrics | None = None,
     ) -> None:
         self._node = node
         self._db = db
@@ -86,8 +98,9 @@ class Consolidation:
         self._model = model
         self._owner = owner
         self._k_min = k_min
-        self._measured = measured
+        self._metrics = metrics
         self._rng = random.Random(int.from_bytes(node.random_bytes(8), "big"))
+        self._refined = (datetime.min.replace(tzinfo=UTC), 0)
         self._one_pass = trio.Lock()
         self._limiter = trio.CapacityLimiter(1)
 
@@ -107,14 +120,16 @@ class Consolidation:
             settled = await self._settle()
             placed = await self._place()
             split, moved = await self._split()
+            moved += await self._refine()
             texts = await self._texts()
             parents = await self._parents()
             texts += await self._texts()
             beacons = await self._beacons()
             await self._cold.refresh(self._db, self._model)
             recall = await self._cold.test(self._db, self._model, self._rng)
-            if recall is not None and self._measured is not None:
-                self._measured(recall)
+            if self._metrics is not None:
+                self._metrics.measured_recall.set(math.nan if recall is None else recall)
+                self._metrics.row_budget.set(self._cold.budget)
         done = Pass(settled, placed, split, moved, texts, parents, beacons)
         if done != Pass():
             log.info("consolidation: %s", done)
@@ -122,7 +137,10 @@ class Consolidation:
 
     async def _settle(self) -> int:
         total = 0
-        while done := await self._db.transact(aggregates.settle, self._node.wall()):
+        while total < SETTLED:
+            done = await self._db.transact(aggregates.settle, self._node.wall())
+            if not done:
+                break
             total += done
         return total
 
@@ -173,8 +191,10 @@ class Consolidation:
             for each in by_id.values()
             if abs(counts.get(each.id, each.size) - each.size) > DRIFT * each.size
         ]
-        if drifted:
-            await self._db.transact(aggregates.doubt, drifted)
+        for start in range(0, min(len(drifted), DRIFTED), aggregates.SETTLED_AT_ONCE):
+            await self._db.transact(
+                aggregates.doubt, drifted[start : start + aggregates.SETTLED_AT_ONCE]
+            )
             await self._settle()
         if split or drifted:
             await self._cold.refresh(self._db, self._model)
@@ -217,6 +237,37 @@ class Consolidation:
             self._model,
             [(rows[place].memory_id, own[place], target) for place, target in moves.items()],
         )
+
+    async def _refine(self) -> int:
+        """Let members of clusters whose middle is another now go where they are nearest."""
+        fresh = await self._db.read(aggregates.settled_since, self._model, self._refined, REFINED)
+        if not fresh:
+            return 0
+        clusters, _ = await self._db.read(aggregates.routing, self._model)
+        groups: dict[ProjectId | None, list[Cluster]] = defaultdict(list)
+        for cluster in clusters:
+            groups[cluster.project_id].append(cluster)
+        by_id = {each.id: each for each in clusters}
+        looked_at = [by_id[cluster_id] for _, cluster_id in fresh if cluster_id in by_id]
+        moved = 0
+        for start in range(0, len(looked_at), CUT):
+            part = looked_at[start : start + CUT]
+            moved += await self._refine_some(part, groups)
+            await self._settle()
+        self._refined = fresh[-1]
+        return moved
+
+    async def _refine_some(
+        self, part: Sequence[Cluster], groups: Mapping[ProjectId | None, Sequence[Cluster]]
+    ) -> int:
+        rows = await self._db.read(aggregates.members, [each.id for each in part])
+        members: dict[int, list[Row]] = defaultdict(list)
+        for row in rows:
+            members[row.cluster_id or 0].append(row)
+        moves = await trio.to_thread.run_sync(
+            _plan_refining, part, groups, members, limiter=self._limiter
+        )
+        return await self._db.transact(_move, self._model, moves)
 
     # What stands for them
 
@@ -352,6 +403,31 @@ def _plan_placing(rows: Sequence[Row], standing: Sequence[Cluster]) -> tuple[lis
     )
     chosen, new = grouping.plan_placing(vectors, centroids)
     return chosen.tolist(), new
+
+
+def _plan_refining(
+    part: Sequence[Cluster],
+    groups: Mapping[ProjectId | None, Sequence[Cluster]],
+    members: Mapping[int, Sequence[Row]],
+) -> list[tuple[MemoryId, int, int]]:
+    """Which members go from which cluster to which, for `_move`."""
+    moves: list[tuple[MemoryId, int, int]] = []
+    matrices = {
+        each: grouping.units(np.stack([one.centroid for one in groups[each]]))
+        for each in {one.project_id for one in part}
+    }
+    for cluster in part:
+        rows, group = members.get(cluster.id, ()), groups[cluster.project_id]
+        if not rows or len(group) < 2:
+            continue
+        order = np.argsort(-(matrices[cluster.project_id] @ cluster.centroid))[:AROUND]
+        near = {group[place].id: group[place].centroid for place in order.tolist()}
+        near[cluster.id] = cluster.centroid
+        targets = grouping.plan_moves(
+            _stack(rows), [cluster.id] * len(rows), near, gain=GAIN, fewest=FEWEST
+        )
+        moves += [(rows[place].memory_id, cluster.id, to) for place, to in targets.items()]
+    return moves
 
 
 def _around(fresh: Sequence[Cluster], group: Sequence[Cluster]) -> list[Cluster]:

@@ -86,15 +86,29 @@ def plan_splitting(vectors: Floats) -> Places:
     return dense.astype(np.intp) if len(used) > 1 else np.zeros(len(vectors), np.intp)
 
 
-def plan_moves(vectors: Floats, own: Sequence[int], centroids: dict[int, Floats]) -> dict[int, int]:
-    """Which vectors (by place) are nearer to another cluster than to their own, and to which."""
+def plan_moves(
+    vectors: Floats,
+    own: Sequence[int],
+    centroids: dict[int, Floats],
+    *,
+    gain: float = 0.0,
+    fewest: int = 1,
+) -> dict[int, int]:
+    """Which vectors (by place) are nearer to another cluster than to their own, and to which.
+
+    Only those count whose cosine grows by more than `gain`, and only together with at least
+    `fewest` that leave the same cluster, so that refining comes to an end.
+    """
     ids = list(centroids)
-    best = nearest(vectors, np.stack([centroids[each] for each in ids]))
-    return {
-        place: ids[int(choice)]
-        for place, (choice, mine) in enumerate(zip(best, own, strict=True))
-        if ids[int(choice)] != mine
-    }
+    places = {each: place for place, each in enumerate(ids)}
+    scores = vectors @ units(np.stack([centroids[each] for each in ids])).T
+    mine = np.array([places[each] for each in own])
+    rows = np.arange(len(vectors))
+    best = np.argmax(scores, axis=1)
+    leaving = scores[rows, best] - scores[rows, mine] > gain
+    counts = np.bincount(mine[leaving], minlength=len(ids))
+    leaving &= counts[mine] >= fewest
+    return {int(place): ids[best[place]] for place in np.flatnonzero(leaving)}
 
 
 def plan_parents(centroids: Floats) -> list[list[int]]:

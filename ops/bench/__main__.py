@@ -21,6 +21,7 @@ NAMES: Final = {
     "churn": "half of the hot graph replaced 20 times: recall, memory, file (10 minutes)",
     "loop": "stalls of the loop while the hot graph is worked on (3 minutes)",
     "restart": "start from a snapshot next to one from the rows; killed while writing (6 minutes)",
+    "hostile": "good clients with and without a hundred bad ones (4 minutes)",
     "cold": "a corpus ten times the ceiling next to a pgvector HNSW index (about six minutes)",
 }
 WIDTH: Final = 120

@@ -144,7 +144,7 @@ class _Bench:
         """Until every row has its cluster and the row budget stays as it is."""
         for _ in range(PASSES):
             done = await self.node.consolidation.tick()
-            if not (done.placed or done.split):
+            if not (done.placed or done.split or done.moved):
                 break
         cold, rng, quiet = self.node.memory.cold, random.Random(1), 0
         for _ in range(TESTS):

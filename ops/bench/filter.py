@@ -7,7 +7,6 @@ information, the same shares by a condition that only a look at each candidate c
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -41,7 +40,7 @@ def run(console: Console, size: int = SIZE) -> int:
     for first in range(0, size, 1_000):
         part = range(first, min(first + 1_000, size))
         graph.insert(
-            [replace(graphs.make_resident(n), agent_id=id_of(int(owner[n]))) for n in part],
+            [graphs.make_resident(n, int(owner[n])) for n in part],
             vectors[part.start : part.stop],
         )
     agents: dict[str, int | None] = {"100 %": None, "10 %": 3, "1 %": 2, "0.1 %": 1}

@@ -1,4 +1,4 @@
-"""Whether the two copies of every vector agree, and whether the index has labels of nobody.
+"""Whether every vector has the code of its row, and whether the index has labels of nobody.
 
 A few rows at a time under the graph's lock: reading vectors out of the index holds the
 interpreter, so it is an audit's work and no search's.
@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from storage.hot.index import LabelIndex
 from storage.hot.residents import Residents
+from storage.hot.rows import Rows
 from storage.hot.turns import TurnLock
-from storage.hot.vectors import Rows
 
 CHECK_ROWS = 32
-TOLERANCE = 1e-5
 
 
 class Consistency:
@@ -28,7 +25,7 @@ class Consistency:
     _residents: Residents
 
     def faulty(self, ids: Iterable[bytes]) -> list[bytes]:
-        """Those residents whose vector in the index is missing or differs from their row's."""
+        """Those residents whose vector is missing in the index or has not the code of their row."""
         chosen = list(ids)
         found: list[bytes] = []
         for start in range(0, len(chosen), CHECK_ROWS):
@@ -38,8 +35,7 @@ class Consistency:
                     if entry is None:
                         continue
                     held = self._index.vector(entry.label)
-                    kept = self._rows.vectors[entry.row]
-                    if held is None or float(np.abs(held - kept).max()) > TOLERANCE:
+                    if held is None or not self._rows.codes.agrees(entry.row, held):
                         found.append(memory_id)
         return found
 

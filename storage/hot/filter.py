@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from storage.hot.reports import Hit
 from storage.model import Resident
 
 FETCH_LIMIT = 2_048
@@ -42,22 +43,30 @@ def fetches(k: int, live: int, scope: int | None, filtered: bool, exact_limit: i
 
 
 def passing(
-    candidates: Iterable[tuple[Resident, float]],
+    records: Iterable[Resident | None],
+    scores: Iterable[float],
     want: int,
     agents: frozenset[bytes] | None,
     accept: Callable[[Resident], bool] | None,
-) -> list[tuple[Resident, float]]:
-    """The first `want` candidates that pass, in the order given."""
-    passed: list[tuple[Resident, float]] = []
-    for resident, score in candidates:
+) -> list[Hit]:
+    """The first `want` of the records that pass, in the order given; None stands for nobody."""
+    passed: list[Hit] = []
+    for resident, score in zip(records, scores, strict=True):
+        if resident is None or not passes(resident, agents, accept):
+            continue
+        passed.append(Hit(resident, score))
         if len(passed) == want:
             break
-        if agents is not None and resident.agent_id not in agents:
-            continue
-        if accept is not None and not accept(resident):
-            continue
-        passed.append((resident, score))
     return passed
+
+
+def passes(
+    resident: Resident,
+    agents: frozenset[bytes] | None,
+    accept: Callable[[Resident], bool] | None,
+) -> bool:
+    """Whether a record is of one of these agents and accepted."""
+    return (agents is None or resident.agent_id in agents) and (accept is None or accept(resident))
 
 
 def descending(scores: NDArray[np.float32], first: int) -> Iterator[NDArray[np.intp]]:

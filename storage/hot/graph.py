@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
@@ -20,25 +19,22 @@ from numpy.typing import NDArray
 
 from storage.errors import InvalidInput
 from storage.hot import forking, heat
+from storage.hot.building import MANY, Building
 from storage.hot.consistency import Consistency
-from storage.hot.image import BadImage, Image, gather_vectors, live_index
+from storage.hot.image import BadImage, Image, live_index, vectors_of
 from storage.hot.index import LabelIndex
-from storage.hot.rebuild import Aside
 from storage.hot.reports import HotStats, InsertReport, LimitsReport, PurgeReport
-from storage.hot.residents import Residents
+from storage.hot.residents import OBJECT_BYTES, Residents
+from storage.hot.rows import ROW_MASK, Rows, label_of
 from storage.hot.searching import Searching
 from storage.hot.settings import RELOADABLE, HotSettings
-from storage.hot.turns import TurnLock
-from storage.hot.vectors import Rows, unit_rows
+from storage.hot.turns import Pace, TurnLock
+from storage.hot.vectors import unit_rows
 from storage.model import EXEMPT_KINDS, Resident
 
 MAX_DIM = 8_192
 START_CAPACITY = 1_024
-WRITE_ROWS = 4
-"""Rows that one hold of the lock inserts or overwrites: a few milliseconds at most."""
 HIDE_ROWS = 64
-UNLINKED_SHARE = 0.1
-"""Dead slots without their vectors lead searches nowhere; recall falls below 0.99 above this."""
 SPARE = 1_024
 """At the ceiling an eviction takes 1/SPARE of it more, so that not every insert plans one."""
 
@@ -51,7 +47,7 @@ class _Tally:
     refused: list[bytes] = field(default_factory=list)
 
 
-class HotGraph(Searching, Consistency):
+class HotGraph(Searching, Building, Consistency):
     """Residents of one embedding model, at most `settings.ceiling` at any time."""
 
     def __init__(self, dim: int, settings: HotSettings, now_ms: Callable[[], int]) -> None:
@@ -60,15 +56,18 @@ class HotGraph(Searching, Consistency):
         self._dim = dim
         self._settings = settings
         self._now_ms = now_ms
+        self._told: list[Callable[[bytes], None]] = []
         self._limit = settings.ceiling
         capacity = min(START_CAPACITY, self._limit)
         self._index = LabelIndex(dim, capacity, settings)
         self._rows = Rows(dim, capacity)
         self._residents = Residents(self._rows)
-        self._next_label = 0
-        self._aside: Aside | None = None
+        self._next_serial = 1
+        self._aside = None
         self._inserted = self._evicted = self._rebuilds = self._searches = self._changes = 0
         self._unlinked = False
+        self._pace = Pace()
+        self._untidy = 0
         self._building = threading.Lock()
         self._writing = threading.Lock()
         self._lock = TurnLock()
@@ -89,7 +88,7 @@ class HotGraph(Searching, Consistency):
         """A copy of the unit vector of a resident, or None."""
         with self._lock:
             entry = self._residents.get(memory_id)
-            return self._rows.vectors[entry.row].copy() if entry else None
+            return self._index.vector(entry.label) if entry else None
 
     def residents(self) -> list[Resident]:
         """All resident records at one moment."""
@@ -105,13 +104,24 @@ class HotGraph(Searching, Consistency):
                 dead=self._index.dead,
                 exempt=self._residents.exempt,
                 capacity=self._rows.capacity,
-                bytes=self._rows.nbytes + self._index.nbytes,
+                bytes=self._rows.nbytes + self._index.nbytes + OBJECT_BYTES * len(self._residents),
                 inserted_total=self._inserted,
                 evicted_total=self._evicted,
                 rebuilds_total=self._rebuilds,
                 searches_total=self._searches,
                 changes_total=self._changes,
             )
+
+    def on_leave(self, told: Callable[[bytes], None]) -> None:
+        """`told` hears the id of each record that leaves or is replaced, when it does.
+
+        It runs under the graph's lock, in any thread: it must be quick and call nothing here.
+        """
+        self._told.append(told)
+
+    def _tell(self, memory_id: bytes) -> None:
+        for told in self._told:
+            told(memory_id)
 
     # Writing
 
@@ -136,6 +146,8 @@ class HotGraph(Searching, Consistency):
             raise InvalidInput(f"vectors has {len(units)} rows for {len(residents)} residents")
         last = {resident.id: position for position, resident in enumerate(residents)}
         batch = [(residents[position], units[position]) for position in last.values()]
+        if len(batch) >= MANY:
+            self._relink()
         tally = _Tally()
         done = 0
         while done < len(batch):
@@ -145,9 +157,11 @@ class HotGraph(Searching, Consistency):
                     done += len(part)
                     if only_absent:
                         part = [each for each in part if each[0].id not in self._residents]
-                    self._insert_part(part, tally)
+                    with self._pace.of(len(part)):
+                        self._insert_part(part, tally)
                     continue
             self._grow(len(part))
+        self._tidy(len(batch))
         return InsertReport(
             tally.inserted, tally.updated, tuple(tally.evicted), tuple(tally.refused)
         )
@@ -161,12 +175,13 @@ class HotGraph(Searching, Consistency):
             entry = self._residents.get(resident.id)
             if entry is None:
                 return False
+            self._tell(resident.id)
             was, now = (r.kind in EXEMPT_KINDS for r in (entry.resident, resident))
             if now and not was and self._residents.exempt >= self._settings.ceiling // 2:
                 self._take_out(resident.id)
                 self._evicted += 1
                 return False
-            self._residents.replace(entry, resident)
+            self._residents.replace(entry.row, resident)
             self._changes += 1
             return True
 
@@ -229,14 +244,17 @@ class HotGraph(Searching, Consistency):
         Also those that left earlier and whose slots were not reused. A rebuild under way drops
         its copy before it serves. Idempotent. Raises IndexFault; then call it again.
         """
-        chosen = list(ids)
+        chosen = list(dict.fromkeys(ids))
         self.hide(chosen)
-        forgotten = 0
-        for part in _parts(chosen, WRITE_ROWS):
+        forgotten = done = 0
+        while done < len(chosen):
             with self._lock:
+                part = chosen[done : done + self._pace.rows(self._searches)]
+                done += len(part)
                 for memory_id in part:
                     self._take_out(memory_id)
-                    forgotten += self._index.wipe_graves(memory_id) > 0
+                with self._pace.of(len(part)):
+                    forgotten += self._index.wipe_graves(part, self._settings.threads)
         return forgotten
 
     def purge(self, ids: Iterable[bytes], *, rebuild: bool) -> PurgeReport:
@@ -273,23 +291,6 @@ class HotGraph(Searching, Consistency):
                         found.add(memory_id)
         return found
 
-    # Upkeep
-
-    def needs_rebuild(self) -> bool:
-        """Whether too many slots are dead, or the graph should grow before an insert has to."""
-        with self._lock:
-            dead, live = self._index.dead, len(self._residents)
-            share = UNLINKED_SHARE if self._unlinked else self._settings.dead_share
-            return dead > share * (live + dead) or self._is_tight()
-
-    def rebuild(self) -> None:
-        """Build a new graph from the residents and swap; searches and writes go on meanwhile.
-
-        Raises IndexFault; the old graph then still serves.
-        """
-        with self._building:
-            self._rebuild(self._doubled() if self._is_tight() else self._rows.capacity)
-
     # Whole
 
     def in_child(self, work: Callable[[Image], None]) -> forking.Child:
@@ -311,15 +312,16 @@ class HotGraph(Searching, Consistency):
             raise BadImage("the graph is not empty")
         image.check(self._dim, settings, self._limit)
         rows = Rows(self._dim, int(state["max_elements"]))
-        gather_vectors(state, image.labels, rows.vectors)
+        for labels, units in vectors_of(state, image.labels):
+            rows.codes.put(labels & ROW_MASK, units)
         residents = Residents(rows)
-        for resident, label in zip(image.residents, image.labels.tolist(), strict=True):
-            residents.adopt(resident, label)
-        rows.heat[:count], rows.last_ms[:count] = image.heat, image.last_ms
+        residents.adopt(image.residents, image.labels)
+        taken = image.labels & ROW_MASK
+        rows.heat[taken], rows.last_ms[taken] = image.heat, image.last_ms
         index = LabelIndex.restored(state, count, settings)
         with self._lock:
             self._rows, self._residents, self._index = rows, residents, index
-            self._next_label = image.next_label
+            self._next_serial = image.next_serial
             self._unlinked = True
 
     def set_limits(self, settings: HotSettings) -> LimitsReport:
@@ -358,29 +360,21 @@ class HotGraph(Searching, Consistency):
     # Under the lock
 
     def _image(self) -> Image:
-        entries = list(self._residents.entries())
-        rows = np.fromiter((entry.row for entry in entries), np.intp, len(entries))
+        labels = self._rows.living()
+        rows = labels & ROW_MASK
         return Image(
-            residents=[entry.resident for entry in entries],
-            labels=self._rows.labels[rows],
+            residents=list(self._residents),
+            labels=labels,
             heat=self._rows.heat[rows],
             last_ms=self._rows.last_ms[rows],
-            next_label=self._next_label,
+            next_serial=self._next_serial,
             index=live_index(self._index.state()),
         )
 
     def _step(self) -> int:
         """Rows of one part; never more than can be made room for beside the exempt half."""
         ceiling = self._settings.ceiling
-        return min(WRITE_ROWS, ceiling - ceiling // 2)
-
-    def _has_room(self, count: int) -> bool:
-        capacity = self._rows.capacity
-        return capacity == self._limit or len(self._residents) + count <= capacity
-
-    def _is_tight(self) -> bool:
-        capacity = self._rows.capacity
-        return capacity < self._limit and len(self._residents) > capacity - capacity // 8
+        return min(self._pace.rows(self._searches), ceiling - ceiling // 2)
 
     def _insert_part(
         self, part: Sequence[tuple[Resident, NDArray[np.float32]]], tally: _Tally
@@ -391,32 +385,40 @@ class HotGraph(Searching, Consistency):
         updated = exempt = 0
         for resident, unit in part:
             warmth = heat.first_heat(now_ms, half_life)
-            entry = self._residents.get(resident.id)
-            if entry is not None:
-                warmth = heat.warmed(float(self._rows.heat[entry.row]), now_ms, half_life)
+            row = self._residents.row_of(resident.id)
+            if row is not None:
+                warmth = heat.warmed(float(self._rows.heat[row]), now_ms, half_life)
                 self._take_out(resident.id)
             if resident.kind in EXEMPT_KINDS:
                 if self._residents.exempt + exempt >= half:
                     tally.refused.append(resident.id)
                     continue
                 exempt += 1
-            updated += entry is not None
+            updated += row is not None
             admitted.append((resident, unit, warmth))
         excess = len(self._residents) + len(admitted) - self._settings.ceiling
         if excess > 0:
             tally.evicted += self._evict_coldest(excess + self._settings.ceiling // SPARE)
-        labels = range(self._next_label, self._next_label + len(admitted))
-        self._next_label = labels.stop
         if admitted:
-            self._index.add(labels, np.stack([unit for _, unit, _ in admitted]))
-        for label, (resident, unit, warmth) in zip(labels, admitted, strict=True):
-            self._residents.add(resident, label, unit, warmth, now_ms)
-            if self._aside is not None:
-                self._aside.note_added(label)
+            self._admit(admitted, now_ms)
         self._changes += len(admitted)
         tally.updated += updated
         tally.inserted += len(admitted) - updated
         self._inserted += len(admitted) - updated
+
+    def _admit(
+        self, admitted: Sequence[tuple[Resident, NDArray[np.float32], float]], now_ms: int
+    ) -> None:
+        residents, units, warmth = zip(*admitted, strict=True)
+        rows = self._rows.next_free(len(admitted))
+        labels = [label_of(self._next_serial + n, row) for n, row in enumerate(rows)]
+        self._next_serial += len(labels)
+        vectors = np.stack(units)
+        self._index.add(labels, vectors, self._settings.threads)
+        self._residents.add(residents, labels, vectors, warmth, now_ms)
+        if self._aside is not None:
+            for label in labels:
+                self._aside.note_added(label)
 
     def _evict_coldest(self, count: int) -> list[bytes]:
         ids = self._residents.coldest(count)
@@ -430,50 +432,13 @@ class HotGraph(Searching, Consistency):
         entry = self._residents.get(memory_id)
         if entry is None:
             return False
+        self._tell(memory_id)
         self._changes += 1
         self._index.bury(entry.label, memory_id)
-        self._residents.remove(entry)
+        self._residents.remove(entry.row)
         if self._aside is not None:
             self._aside.note_gone(entry.label, memory_id)
         return True
-
-    # While building
-
-    def _grow(self, count: int) -> None:
-        with self._building:
-            if not self._has_room(count):
-                self._rebuild(self._doubled())
-
-    def _doubled(self) -> int:
-        return min(self._limit, 2 * self._rows.capacity)
-
-    def _rebuild(self, capacity: int) -> None:
-        settings = self._settings
-        aside = Aside(LabelIndex(self._dim, capacity, settings), settings.threads)
-        with self._lock:
-            labels = self._residents.labels()
-            self._aside = aside
-            if capacity > self._rows.capacity:
-                self._rows.begin_growth(capacity)
-        try:
-            block: int | None = 0
-            while block is not None:
-                with self._lock:
-                    block = self._rows.copy_block(block)
-            order = np.random.default_rng(settings.seed + self._rebuilds).permutation(labels)
-            aside.fill(order, self._residents.gather, self._lock)
-            with self._writing:
-                aside.catch_up(self._residents.gather, self._lock)
-                with self._lock:
-                    aside.catch_up(self._residents.gather, nullcontext())
-                    self._rows.finish_growth()
-                    self._index = aside.index
-                    self._unlinked = False
-                    self._rebuilds += 1
-        finally:
-            with self._lock:
-                self._aside = None
-                self._rows.drop_growth()
 
 
 def _parts(ids: Iterable[bytes], size: int) -> Iterator[list[bytes]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.errors import MnemeshError
+from storage.hot.rows import ROW_BITS, ROW_MASK
 from storage.hot.settings import HotSettings
 from storage.model import EXEMPT_KINDS, MemoryKind, Resident, Visibility
 
@@ -36,7 +37,7 @@ _ABSENT: Final = 0xFFFFFFFF
 _PROJECT, _PINNED, _SUPERSEDED, _FOREIGN, _EXPIRES = (1 << bit for bit in range(5))
 _KINDS: Final = tuple(MemoryKind)
 _VISIBILITIES: Final = tuple(Visibility)
-GATHER_ROWS: Final = 4_096
+GATHER_ROWS: Final = 2_048
 
 Column = NDArray[Any]
 
@@ -58,7 +59,7 @@ class Image:
     labels: NDArray[np.int64]
     heat: NDArray[np.float64]
     last_ms: NDArray[np.int64]
-    next_label: int
+    next_serial: int
     index: dict[str, Any]
 
     def check(self, dim: int, settings: HotSettings, limit: int) -> None:
@@ -79,8 +80,13 @@ class Image:
             raise BadImage("slots and residents differ in number")
         if len({each.id for each in self.residents}) != count:
             raise BadImage("a memory is there twice")
-        if count and int(self.labels.max()) >= self.next_label:
+        if count and int(self.labels.max()) >> ROW_BITS >= self.next_serial:
             raise BadImage("labels were given that are still to come")
+        rows = self.labels & ROW_MASK
+        if len(np.unique(rows)) != count or (count and int(rows.max()) >= state["max_elements"]):
+            raise BadImage("labels name a row twice, or one that there is not")
+        if count and int(self.labels.min()) >> ROW_BITS < 1:
+            raise BadImage("a label has no serial number")
 
 
 def live_index(state: dict[str, Any]) -> dict[str, Any]:
@@ -97,10 +103,23 @@ def dead_in(state: dict[str, Any]) -> int:
     return int(((elements[:, _FLAG_BYTE] & _DELETED) == 1).sum())
 
 
-def gather_vectors(
-    state: dict[str, Any], labels: NDArray[np.int64], into: NDArray[np.float32]
-) -> None:
-    """Copy the vectors of these labels to the first rows of `into`. Raises BadImage."""
+def vectors_of(
+    state: dict[str, Any], labels: NDArray[np.int64]
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """These labels and their vectors, block by block.
+
+    Raises BadImage before the first block when one of them has none.
+    """
+    internal = _slots(state, labels)
+    elements, _ = _elements(state["data_level0"], state)
+    vectors = elements[:, _vector_part(state)].view("<f4")
+    return (
+        (labels[start : start + GATHER_ROWS], vectors[internal[start : start + GATHER_ROWS]])
+        for start in range(0, len(labels), GATHER_ROWS)
+    )
+
+
+def _slots(state: dict[str, Any], labels: NDArray[np.int64]) -> Column:
     external = state["label_lookup_external"].astype(np.int64)
     order = np.argsort(external, kind="stable")
     place = np.searchsorted(external, labels, sorter=order)
@@ -115,10 +134,8 @@ def gather_vectors(
         raise BadImage("a label leads out of the index")
     if (elements[internal, _FLAG_BYTE] & _DELETED).any():
         raise BadImage("the slot of a resident is dead")
-    vectors = elements[:, _vector_part(state)].view("<f4")
-    for start in range(0, len(labels), GATHER_ROWS):
-        part = slice(start, min(start + GATHER_ROWS, len(labels)))
-        into[part] = vectors[internal[part]]
+    slots: Column = internal
+    return slots
 
 
 def index_scalars(state: dict[str, Any]) -> dict[str, Any]:

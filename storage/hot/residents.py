@@ -1,24 +1,29 @@
-"""Who is resident: records by id and label, rows by agent, and how many are exempt.
+"""Who is resident: records by row, rows by id and by agent, and how many are exempt.
 
-Keeps these maps and the rows in step with each other. It knows no index and decides no limit.
-Not thread-safe: the graph's lock guards it.
+Keeps these and the rows in step with each other. It decides no limit, and asks the index only for
+vectors. Not thread-safe: the graph's lock guards it.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from storage.hot import heat
-from storage.hot.vectors import Rows
+from storage.hot.index import LabelIndex
+from storage.hot.rows import ROW_MASK, Rows
 from storage.model import EXEMPT_KINDS, Resident
 
+OBJECT_BYTES: Final = 320
+"""Of a record without its text, its id, and their entries in the tables here; measured."""
 
-@dataclass(slots=True)
-class Entry:
+
+class Entry(NamedTuple):
     """A resident record with its label in the index and its row."""
 
     resident: Resident
@@ -26,77 +31,97 @@ class Entry:
     row: int
 
 
+class _Scope:
+    """The rows of one agent, in no order, and one object for each id that its records share."""
+
+    __slots__ = ("agent_id", "project_id", "rows")
+
+    def __init__(self, agent_id: bytes) -> None:
+        self.agent_id = agent_id
+        self.project_id: bytes | None = None
+        self.rows = array("i")
+
+
 class Residents:
-    """Entries by memory id; labels are those of the serving index."""
+    """Records by memory id, label and row."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self.exempt = 0
-        self._entries: dict[bytes, Entry] = {}
-        self._labels: dict[int, Entry] = {}
-        self._scopes: dict[bytes, set[int]] = {}
+        self._records: list[Resident | None] = []
+        self._rows_of: dict[bytes, int] = {}
+        self._scopes: dict[bytes, _Scope] = {}
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._rows_of)
 
     def __contains__(self, memory_id: object) -> bool:
-        return memory_id in self._entries
+        return memory_id in self._rows_of
 
     def __iter__(self) -> Iterator[Resident]:
-        return (entry.resident for entry in self._entries.values())
+        return (record for record in self._records if record is not None)
+
+    def row_of(self, memory_id: bytes) -> int | None:
+        """The row of a resident memory, or None."""
+        return self._rows_of.get(memory_id)
 
     def get(self, memory_id: bytes) -> Entry | None:
-        """The entry of a resident memory, or None."""
-        return self._entries.get(memory_id)
+        """What there is of a resident memory, or None."""
+        row = self._rows_of.get(memory_id)
+        if row is None:
+            return None
+        record = self._records[row]
+        assert record is not None
+        return Entry(record, int(self.rows.labels[row]), row)
 
     def add(
-        self, resident: Resident, label: int, unit: NDArray[np.float32], warmth: float, now_ms: int
+        self,
+        residents: Sequence[Resident],
+        labels: Sequence[int],
+        units: NDArray[np.float32],
+        warmth: Sequence[float],
+        now_ms: int,
     ) -> None:
-        """Take in a memory that is not resident; there must be a free row."""
-        row = self.rows.put(label, unit)
-        self.rows.heat[row] = warmth
-        self.rows.last_ms[row] = now_ms
-        entry = Entry(resident, label, row)
-        self._entries[resident.id] = entry
-        self._labels[label] = entry
-        self._enscope(entry)
+        """Take in memories that are not resident; the labels name the next free rows."""
+        self.rows.put(labels, units)
+        for resident, label, warm in zip(residents, labels, warmth, strict=True):
+            row = label & ROW_MASK
+            self.rows.heat[row] = warm
+            self.rows.last_ms[row] = now_ms
+            self._seat(resident, row)
 
-    def adopt(self, resident: Resident, label: int) -> None:
-        """Take in a memory whose vector is in the next row already."""
-        rows = self.rows
-        entry = Entry(resident, label, rows.used)
-        rows.labels[rows.used] = label
-        rows.used += 1
-        self._entries[resident.id] = entry
-        self._labels[label] = entry
-        self._enscope(entry)
+    def adopt(self, residents: Iterable[Resident], labels: NDArray[np.int64]) -> None:
+        """Take in memories at the rows that their labels name, while nobody is resident."""
+        self.rows.adopt(labels)
+        for resident, row in zip(residents, (labels & ROW_MASK).tolist(), strict=True):
+            self._seat(resident, row)
 
     def holder(self, label: int) -> bytes | None:
         """Whose label this is; None for one that nobody has."""
-        entry = self._labels.get(label)
-        return entry.resident.id if entry else None
+        record = self.records(np.array([label], np.int64))[0]
+        return record.id if record else None
 
-    def entries(self) -> Iterator[Entry]:
-        """All entries, in the order in which they came."""
-        return iter(self._entries.values())
-
-    def remove(self, entry: Entry) -> None:
+    def remove(self, row: int) -> None:
         """Let a memory go and zero its row."""
-        self._unscope(entry)
-        self.rows.clear(entry.row)
-        del self._entries[entry.resident.id], self._labels[entry.label]
+        record = self._records[row]
+        assert record is not None
+        self._unscope(record, row)
+        self.rows.clear(row)
+        self._records[row] = None
+        del self._rows_of[record.id]
 
-    def replace(self, entry: Entry, resident: Resident) -> None:
-        """Change the record of an entry, its agent and kind included."""
-        self._unscope(entry)
-        entry.resident = resident
-        self._enscope(entry)
+    def replace(self, row: int, resident: Resident) -> None:
+        """Change the record of a memory, its agent and kind included."""
+        record = self._records[row]
+        assert record is not None
+        self._unscope(record, row)
+        self._records[row] = self._enscope(resident, row)
 
     def touch(self, memory_id: bytes, now_ms: int, half_life_ms: int) -> None:
         """Warm a memory by one access, if it is resident."""
-        entry = self._entries.get(memory_id)
-        if entry is not None:
-            rows, row = self.rows, entry.row
+        row = self._rows_of.get(memory_id)
+        if row is not None:
+            rows = self.rows
             rows.heat[row] = heat.warmed(float(rows.heat[row]), now_ms, half_life_ms)
             rows.last_ms[row] = max(int(rows.last_ms[row]), now_ms)
 
@@ -115,58 +140,71 @@ class Residents:
 
     def ids(self, labels: NDArray[np.int64]) -> list[bytes]:
         """The ids of those labels that are live."""
-        known = self._labels
-        return [known[label].resident.id for label in labels.tolist() if label in known]
+        return [record.id for record in self.records(labels) if record is not None]
 
-    def labels(self) -> NDArray[np.int64]:
-        """A copy of all live labels."""
-        return np.fromiter(self._labels, np.int64, len(self._labels))
-
-    def resolve(
-        self, labels: NDArray[np.int64], scores: NDArray[np.float32]
-    ) -> list[tuple[Resident, float]]:
-        """Records and cosines; a memory that left since the labels were read is skipped."""
-        return self.resolve_each(labels[np.newaxis, :], scores[np.newaxis, :])[0]
-
-    def resolve_each(
-        self, labels: NDArray[np.int64], scores: NDArray[np.float32]
-    ) -> list[list[tuple[Resident, float]]]:
-        """`resolve` for each row of arrays of shape (n, count)."""
-        known = self._labels
-        within = np.minimum(np.maximum(scores, -1), 1).tolist()
+    def records(self, labels: NDArray[np.int64]) -> list[Resident | None]:
+        """The record of each label of shape (n,), None for one that nobody has any more."""
+        rows = labels & ROW_MASK
+        at = self.rows.at(rows)
+        if at.tobytes() == labels.tobytes():  # quicker than `all` for the few of one search
+            return list(map(self._records.__getitem__, rows.tolist()))
         return [
-            [
-                (known[label].resident, score)
-                for label, score in zip(*row, strict=True)
-                if label in known
-            ]
-            for row in zip(labels.tolist(), within, strict=True)
+            self._records[row] if known else None
+            for row, known in zip(rows.tolist(), (at == labels).tolist(), strict=True)
         ]
 
-    def gather(self, labels: Sequence[int]) -> tuple[list[int], NDArray[np.float32]]:
-        """Those labels that are live, and a copy of their vectors."""
-        live = [label for label in labels if label in self._labels]
-        rows = [self._labels[label].row for label in live]
-        return live, self.rows.vectors[rows]
+    def gather(
+        self, labels: NDArray[np.int64], index: LabelIndex
+    ) -> tuple[list[int], NDArray[np.float32]]:
+        """Those of the labels that are live, and copies of their vectors."""
+        live = labels[self.rows.have(labels)].tolist()
+        return live, index.vectors(live)
 
-    def scope_rows(self, agents: Iterable[bytes]) -> list[int]:
+    def scope_rows(self, agents: Iterable[bytes]) -> NDArray[np.intp]:
         """Rows of the memories of these agents."""
-        return [row for agent in agents for row in self._scopes.get(agent, ())]
+        scopes = [self._scopes[agent] for agent in agents if agent in self._scopes]
+        parts = [np.frombuffer(scope.rows, np.int32) for scope in scopes]
+        return np.concatenate([np.empty(0, np.int32), *parts]).astype(np.intp)
 
     def scope_size(self, agents: Iterable[bytes]) -> int:
         """How many memories of these agents are resident."""
-        return sum(len(self._scopes.get(agent, ())) for agent in agents)
+        scopes = self._scopes
+        return sum(len(scopes[agent].rows) for agent in agents if agent in scopes)
 
-    def _enscope(self, entry: Entry) -> None:
-        exempt = entry.resident.kind in EXEMPT_KINDS
+    def _seat(self, resident: Resident, row: int) -> None:
+        record = self._enscope(resident, row)
+        records = self._records
+        if row == len(records):
+            records.append(record)
+        else:
+            records.extend([None] * (row + 1 - len(records)))
+            records[row] = record
+        self._rows_of[record.id] = row
+
+    def _enscope(self, resident: Resident, row: int) -> Resident:
+        """The record to keep: it shares the ids of its agent's other records."""
+        exempt = resident.kind in EXEMPT_KINDS
         self.exempt += exempt
-        self.rows.evictable[entry.row] = not exempt
-        self._scopes.setdefault(entry.resident.agent_id, set()).add(entry.row)
+        self.rows.evictable[row] = not exempt
+        scope = self._scopes.get(resident.agent_id)
+        if scope is None:
+            scope = self._scopes[resident.agent_id] = _Scope(resident.agent_id)
+        if scope.project_id != resident.project_id:
+            scope.project_id = resident.project_id
+        self.rows.places[row] = len(scope.rows)
+        scope.rows.append(row)
+        if resident.agent_id is scope.agent_id and resident.project_id is scope.project_id:
+            return resident
+        return msgspec.structs.replace(
+            resident, agent_id=scope.agent_id, project_id=scope.project_id
+        )
 
-    def _unscope(self, entry: Entry) -> None:
-        self.exempt -= entry.resident.kind in EXEMPT_KINDS
-        agent_id = entry.resident.agent_id
-        rows = self._scopes[agent_id]
-        rows.discard(entry.row)
-        if not rows:
-            del self._scopes[agent_id]
+    def _unscope(self, record: Resident, row: int) -> None:
+        self.exempt -= record.kind in EXEMPT_KINDS
+        scope = self._scopes[record.agent_id]
+        place, last = int(self.rows.places[row]), scope.rows.pop()
+        if last != row:
+            scope.rows[place] = last
+            self.rows.places[last] = place
+        if not scope.rows:
+            del self._scopes[record.agent_id]

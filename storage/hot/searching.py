@@ -6,30 +6,42 @@ between two of them; a memory that left meanwhile is skipped, never returned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from storage.errors import InvalidInput
 from storage.hot import filter as filters
+from storage.hot.codes import BLOCK_ROWS
 from storage.hot.index import LabelIndex
 from storage.hot.reports import Hit
 from storage.hot.residents import Residents
+from storage.hot.rows import Rows
 from storage.hot.settings import HotSettings
 from storage.hot.turns import TurnLock
-from storage.hot.vectors import Rows, unit_query
+from storage.hot.vectors import unit_queries, unit_query
 from storage.model import Resident
 
 MAX_K = 1_000
+SETTLE_ROWS: Final = 32
+"""Vectors that one hold of the lock reads out of the index: a fraction of a millisecond."""
+DOUBTFUL: Final = 4
+SPARE: Final = 256
+"""At most DOUBTFUL * k + SPARE candidates are compared by their vectors, however close they are."""
+
+FIRST: Final = 64
+"""Best of a comparison that are put in order before the others."""
+_ONE: Final = np.float32(1)
 
 Accept: TypeAlias = Callable[[Resident], bool]
+Near: TypeAlias = tuple[list[Resident | None], list[float]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class Asked(msgspec.Struct, frozen=True, eq=False):
     """One question: up to `k` residents of these agents that `accept` takes; see `search`."""
 
     query: NDArray[np.float32]
@@ -62,19 +74,18 @@ class Searching:
         Fewer come back only when fewer pass. `accept` runs outside the lock and may call the
         graph. Raises InvalidInput for a bad query and for `k` outside 1 to MAX_K.
         """
-        asked = Asked(query, k, agents, accept)
-        unit = self._checked(asked)
+        unit = unit_query(query, self._dim)
+        _check(k)
         with self._lock:
-            tries = self._tries(asked)
-            candidates = self._near(unit, tries[0]) if tries else None
+            self._searches += 1
+            tries = self._tries(k, agents, accept is not None)
+            near = self._near(unit[np.newaxis, :], tries[0]) if tries else None
         if tries is None:
             return []
-        if candidates is None:
+        asked = Asked(query, k, agents, accept)
+        if near is None:
             return self._exactly(asked, unit)
-        passed = _passing(candidates, asked)
-        if len(passed) == k:
-            return [Hit(*pair) for pair in passed]
-        return self._answer(asked, unit, _left(tries, len(passed), k))
+        return self._filtered(asked, unit, near[0], near[1], tries)
 
     def search_many(self, questions: Sequence[Asked]) -> list[list[Hit]]:
         """The answers of `search` to each question; the graph is asked once for those alike.
@@ -82,91 +93,185 @@ class Searching:
         More than four questions a thread go to all threads of the settings. Raises InvalidInput
         before any search.
         """
-        units = [self._checked(asked) for asked in questions]
-        alike: dict[int, list[int]] = {}
+        for asked in questions:
+            _check(asked.k)
+        units = unit_queries([asked.query for asked in questions], self._dim)
         answers: list[list[Hit]] = [[] for _ in questions]
-        with self._lock:
-            all_tries = [self._tries(asked) for asked in questions]
-        for position, tries in enumerate(all_tries):
-            if tries:
-                alike.setdefault(tries[0], []).append(position)
-            elif tries is not None:
-                answers[position] = self._exactly(questions[position], units[position])
-        for count, positions in alike.items():
+        for (plain, tries), positions in self._alike(questions).items():
+            if not tries:
+                for position in positions:
+                    answers[position] = self._exactly(questions[position], units[position])
+                continue
             with self._lock:
-                near = self._index.nearest_of_each(
-                    np.stack([units[position] for position in positions]),
-                    count,
-                    self._settings.ef,
-                    self._settings.threads,
-                )
-                found = [] if near is None else self._residents.resolve_each(*near)
-            for at, position in enumerate(positions):
-                asked, tries = questions[position], all_tries[position] or []
-                passed = _passing(found[at], asked) if found else []
-                left = _left(tries, len(passed), asked.k) if found else tries
-                answers[position] = (
-                    [Hit(*pair) for pair in passed]
-                    if len(passed) == asked.k
-                    else self._answer(asked, units[position], left)
+                near = self._near(units[positions], tries[0])
+            if near is None or not near[0]:
+                for position in positions:
+                    answers[position] = self._retried(questions[position], units[position], tries)
+                continue
+            records, scores = near
+            count = len(records) // len(positions)
+            parts = (slice(at, at + count) for at in range(0, len(records), count))
+            if plain and count == tries[0] and None not in records:
+                hits = list(map(Hit, records, scores))  # type: ignore[arg-type]
+                for position, part in zip(positions, parts, strict=True):
+                    answers[position] = hits[part]
+                continue
+            for position, part in zip(positions, parts, strict=True):
+                answers[position] = self._filtered(
+                    questions[position], units[position], records[part], scores[part], tries
                 )
         return answers
 
-    def _checked(self, asked: Asked) -> NDArray[np.float32]:
-        unit = unit_query(asked.query, self._dim)
-        if not 1 <= asked.k <= MAX_K:
-            raise InvalidInput(f"k must be between 1 and {MAX_K}")
-        return unit
+    def _alike(self, questions: Sequence[Asked]) -> dict[tuple[bool, tuple[int, ...]], list[int]]:
+        """Positions of the questions that somebody may pass, by whether all do, and by tries."""
+        alike: dict[tuple[bool, tuple[int, ...]], list[int]] = {}
+        known: dict[int, list[int] | None] = {}
+        with self._lock:
+            self._searches += len(questions)
+            for position, asked in enumerate(questions):
+                plain = asked.agents is None and asked.accept is None
+                if plain and asked.k in known:
+                    tries = known[asked.k]
+                else:
+                    tries = self._tries(asked.k, asked.agents, asked.accept is not None)
+                    if plain:
+                        known[asked.k] = tries
+                if tries is not None:
+                    alike.setdefault((plain, tuple(tries)), []).append(position)
+        return alike
 
-    def _tries(self, asked: Asked) -> list[int] | None:
+    def _tries(self, k: int, agents: frozenset[bytes] | None, filtered: bool) -> list[int] | None:
         """How many neighbours to fetch, try by try; None when nobody can pass."""
-        self._searches += 1
         live = len(self._residents)
-        scope = None if asked.agents is None else self._residents.scope_size(asked.agents)
+        scope = None if agents is None else self._residents.scope_size(agents)
         if live == 0 or scope == 0:
             return None
-        filtered = asked.accept is not None
-        return filters.fetches(asked.k, live, scope, filtered, self._settings.exact_limit)
+        return filters.fetches(k, live, scope, filtered, self._settings.exact_limit)
 
-    def _answer(self, asked: Asked, unit: NDArray[np.float32], tries: Sequence[int]) -> list[Hit]:
+    def _near(self, units: NDArray[np.float32], count: int) -> Near | None:
+        """Records and cosines of `count` neighbours of each question, one after the other.
+
+        None when the graph cannot reach that many.
+        """
+        settings = self._settings
+        found = self._index.nearest(units, count, settings.ef, settings.threads)
+        if found is None:
+            return None
+        labels, cosines = found
+        return self._residents.records(labels.ravel()), _within(cosines).ravel().tolist()
+
+    def _filtered(
+        self,
+        asked: Asked,
+        unit: NDArray[np.float32],
+        records: list[Resident | None],
+        scores: list[float],
+        tries: Sequence[int],
+    ) -> list[Hit]:
+        """The hits among the neighbours of the first try, or of a later one when too few pass."""
+        hits = _hits(asked, records, scores)
+        if len(hits) == asked.k:
+            return hits
+        return self._retried(asked, unit, _left(tries, len(hits), asked.k))
+
+    def _retried(self, asked: Asked, unit: NDArray[np.float32], tries: Sequence[int]) -> list[Hit]:
         while tries:
             with self._lock:
-                candidates = self._near(unit, tries[0])
-            if candidates is None:
+                near = self._near(unit[np.newaxis, :], tries[0])
+            if near is None:
                 break
-            passed = _passing(candidates, asked)
-            if len(passed) == asked.k:
-                return [Hit(*pair) for pair in passed]
-            tries = _left(tries, len(passed), asked.k)
+            hits = _hits(asked, *near)
+            if len(hits) == asked.k:
+                return hits
+            tries = _left(tries, len(hits), asked.k)
         return self._exactly(asked, unit)
 
-    def _near(self, unit: NDArray[np.float32], count: int) -> list[tuple[Resident, float]] | None:
-        near = self._index.nearest(unit, count, self._settings.ef)
-        return None if near is None else self._residents.resolve(*near)
-
     def _exactly(self, asked: Asked, unit: NDArray[np.float32]) -> list[Hit]:
-        with self._lock:
-            rows: Collection[int] | None = None
-            if asked.agents is not None:
-                rows = self._residents.scope_rows(asked.agents)
-            labels, scores = self._rows.scores(unit, rows)
-        hits: list[Hit] = []
-        for block in filters.descending(scores, max(2 * asked.k, 64)):
-            with self._lock:
-                candidates = self._residents.resolve(labels[block], scores[block])
-            passed = filters.passing(candidates, asked.k - len(hits), asked.agents, asked.accept)
-            hits.extend(Hit(*pair) for pair in passed)
-            if len(hits) == asked.k:
+        """Compare all in scope by their codes, and by their vectors those that may be the best."""
+        labels, cosines, errors = self._compared(asked.agents, unit)
+        best: list[float] = []
+        doubtful: list[int] = []
+        most = DOUBTFUL * asked.k + SPARE
+        for label, cosine, error in self._passing(asked, labels, cosines, errors):
+            full = len(best) == asked.k
+            if full and (cosine + error < best[0] or len(doubtful) == most):
                 break
-        return hits
+            doubtful.append(label)
+            if not full:
+                heapq.heappush(best, cosine - error)
+            elif cosine - error > best[0]:
+                heapq.heapreplace(best, cosine - error)
+        return self._settled(doubtful, unit, asked.k)
+
+    def _compared(
+        self, agents: frozenset[bytes] | None, unit: NDArray[np.float32]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
+        """Labels, coded cosines and their possible errors of all rows in scope."""
+        with self._lock:
+            rows = None if agents is None else self._residents.scope_rows(agents)
+            count = self._rows.used if rows is None else len(rows)
+        parts = []
+        for start in range(0, count, BLOCK_ROWS):
+            stop = min(start + BLOCK_ROWS, count)
+            with self._lock:
+                part = slice(start, stop) if rows is None else rows[start:stop]
+                parts.append(self._rows.compare(unit, part))
+        if not parts:
+            return np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.float32)
+        labels, cosines, errors = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return labels, cosines, errors
+
+    def _passing(
+        self,
+        asked: Asked,
+        labels: NDArray[np.int64],
+        cosines: NDArray[np.float32],
+        errors: NDArray[np.float32],
+    ) -> Iterator[tuple[int, float, float]]:
+        """Label, coded cosine and error of those that pass, by falling possible cosine."""
+        for block in filters.descending(cosines + errors, max(2 * asked.k, FIRST)):
+            with self._lock:
+                records = self._residents.records(labels[block])
+            columns = (labels[block].tolist(), cosines[block].tolist(), errors[block].tolist())
+            for record, label, cosine, error in zip(records, *columns, strict=True):
+                if record is not None and filters.passes(record, asked.agents, asked.accept):
+                    yield label, cosine, error
+
+    def _settled(self, labels: Sequence[int], unit: NDArray[np.float32], k: int) -> list[Hit]:
+        """The k best of these labels by their vectors."""
+        hits: list[Hit] = []
+        for start in range(0, len(labels), SETTLE_ROWS):
+            part = np.array(labels[start : start + SETTLE_ROWS], np.int64)
+            with self._lock:
+                live, vectors = self._residents.gather(part, self._index)
+                records = self._residents.records(np.array(live, np.int64))
+            scores = _within(vectors @ unit).tolist()
+            hits += [Hit(r, s) for r, s in zip(records, scores, strict=True) if r is not None]
+        hits.sort(key=_by_score)
+        return hits[:k]
 
 
-def _passing(
-    candidates: Sequence[tuple[Resident, float]], asked: Asked
-) -> list[tuple[Resident, float]]:
-    if asked.agents is None and asked.accept is None:
-        return list(candidates[: asked.k])
-    return filters.passing(candidates, asked.k, asked.agents, asked.accept)
+def _check(k: int) -> None:
+    if not 1 <= k <= MAX_K:
+        raise InvalidInput(f"k must be between 1 and {MAX_K}")
+
+
+def _hits(asked: Asked, records: list[Resident | None], scores: list[float]) -> list[Hit]:
+    plain = asked.agents is None and asked.accept is None
+    if plain and len(records) == asked.k and None not in records:
+        return list(map(Hit, records, scores))  # type: ignore[arg-type]
+    return filters.passing(records, scores, asked.k, asked.agents, asked.accept)
+
+
+def _within(cosines: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rounding may take a cosine beyond 1; changed in place."""
+    np.minimum(cosines, _ONE, out=cosines)
+    np.maximum(cosines, -_ONE, out=cosines)
+    return cosines
+
+
+def _by_score(hit: Hit) -> float:
+    return -hit.score
 
 
 def _left(tries: Sequence[int], passed: int, k: int) -> Sequence[int]:

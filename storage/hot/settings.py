@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from storage.errors import InvalidInput
 
 DAY_MS = 86_400_000
+MAX_CEILING = 1 << 27
+"""Labels have so many numbers for rows; the others count up to 2^36 writes."""
 RELOADABLE = frozenset(
     {"ceiling", "idle_ms", "half_life_ms", "ef", "batch", "exact_limit", "dead_share", "threads"}
 )
@@ -42,6 +44,8 @@ class HotSettings:
         for name in ("ceiling", "idle_ms", "half_life_ms", "ef_construction", "ef", "batch"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} must be at least 1")
+        if self.ceiling > MAX_CEILING:
+            raise InvalidInput(f"ceiling must be at most {MAX_CEILING}")
         if not 2 <= self.m <= 128:
             raise InvalidInput("m must be between 2 and 128")
         if self.exact_limit < 0:

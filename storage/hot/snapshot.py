@@ -45,7 +45,7 @@ from storage.keyring import sync_folder
 from storage.model import MemoryKind, NodeId, Visibility
 
 MAGIC: Final = b"MNEMEHOT"
-FORMAT: Final = 1
+FORMAT: Final = 2
 NAME: Final = "graph.snapshot"
 FRESH: Final = "graph.snapshot.new"
 REFUSED: Final = "graph.snapshot.refused"
@@ -211,7 +211,7 @@ def write_image(path: Path, image: Image, owner: Owner, stamp: Stamp) -> None:
         "visibilities": [each.value for each in Visibility],
         "stamp": {name: getattr(stamp, name) for name in Stamp.__slots__},
         "residents": len(image.residents),
-        "next_label": image.next_label,
+        "next_serial": image.next_serial,
         "index": index_scalars(image.index),
         "columns": [[name, columns[name].nbytes] for name in _TYPES],
     }
@@ -243,7 +243,7 @@ def read_image(path: Path, owner: Owner) -> tuple[Image, Stamp] | None:
             labels=columns["labels"],
             heat=columns["heat"],
             last_ms=columns["last_ms"],
-            next_label=header["next_label"],
+            next_serial=header["next_serial"],
             index=whole_index(header["index"], {name: columns[name] for name in INDEX_COLUMNS}),
         )
         stamp = Stamp(**header["stamp"])

@@ -24,6 +24,12 @@ ORDER BY cluster_id FOR NO KEY UPDATE;
 -- Clusters that go, locked against whoever puts a row into them.
 SELECT cluster_id FROM clusters WHERE cluster_id = ANY (:ids::bigint[]) ORDER BY cluster_id FOR UPDATE;
 
+-- name: settled_since
+-- Clusters of the lowest level that got their centroid after another, in that order.
+SELECT cluster_id, settled_at FROM clusters
+WHERE model = :model AND level = 1 AND NOT dirty AND (settled_at, cluster_id) > (:at::timestamptz, :cluster_id::bigint)
+ORDER BY settled_at, cluster_id LIMIT :limit;
+
 -- name: doubt
 -- Centroids that no longer tell where their members are.
 SELECT doubt_clusters(:ids::bigint[]);
@@ -170,15 +176,30 @@ SELECT c.memory_id, c.level, c.centroid, i.mass FROM candidates c CROSS JOIN LAT
 WHERE i.own > 0.5
 ORDER BY c.level DESC, i.mass DESC, c.cluster_id LIMIT :limit;
 
+-- name: plan_once
+-- One plan for all readers: whoever asks, the rows of clusters and single rows are an index away.
+SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true);
+
 -- name: near
--- The nearest rows of some clusters, of newer ones and of none, before anybody judges them. Written
--- so that no plan reads them by another index than that of the clusters.
-SELECT e.memory_id, e.vector <#> :vector AS distance FROM embeddings e
-WHERE (e.cluster_id = ANY (:clusters::bigint[]) OR e.cluster_id IS NULL OR e.cluster_id > :newest)
-  AND coalesce(e.model = :model, false)
-  AND CASE WHEN :agents::bytea[] IS NULL THEN true ELSE e.agent_id = ANY (:agents::bytea[]) END
-  AND CASE WHEN e.project_id IS NULL THEN true ELSE e.project_id = ANY (:projects::bytea[]) END
-ORDER BY distance LIMIT :limit;
+-- The nearest rows of some clusters, of newer ones and of none, best first, without those that the
+-- reader may not see; of one that the caller knows only its id. Rows are judged in that order until
+-- there are enough. Written so that no plan reads them by another index than that of the clusters.
+SELECT n.memory_id, n.distance, m.* FROM (
+    SELECT e.memory_id, e.vector <#> :vector AS distance FROM embeddings e
+    WHERE (e.cluster_id = ANY (:clusters::bigint[]) OR e.cluster_id IS NULL OR e.cluster_id > :newest)
+      AND coalesce(e.model = :model, false)
+      AND CASE WHEN :agents::bytea[] IS NULL THEN true ELSE e.agent_id = ANY (:agents::bytea[]) END
+      AND CASE WHEN e.project_id IS NULL THEN true ELSE e.project_id = ANY (:projects::bytea[]) END
+    ORDER BY distance LIMIT :looked_at
+) n LEFT JOIN LATERAL (
+    SELECT r.* FROM live_rows r
+    WHERE r.id = CASE WHEN n.memory_id = ANY (:known::bytea[]) THEN NULL ELSE n.memory_id END
+      AND r.kind <> 'agent'
+      AND memory_visible(r, :reader, :policy, :group, :projects, :now, :with_superseded)
+    OFFSET 0
+) m ON true
+WHERE m.id IS NOT NULL OR n.memory_id = ANY (:known::bytea[])
+ORDER BY n.distance LIMIT :limit;
 
 -- name: near_all
 -- The nearest of all rows that the reader may see, before anybody judges them.

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import termios
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from io import FileIO
 
 import pytest
 
 from ops.corpus import Document
 from ops.mesh.feed import Ledger, Writer, still_there, write_until_killed
-from ops.mesh.nodes import Node, await_gone
+from ops.mesh.nodes import COMMAND, ROOT, Node, await_gone
 from ops.mesh.stage import counter, soon
 from tests.e2e.programs import programs, say
 
@@ -64,6 +71,45 @@ def test_kill_9_loses_no_acknowledged_memory(node: Node) -> None:
     assert 40 <= acknowledged < len(texts)
     node.start()
     assert still_there(node, ledger.of()) == []
+
+
+def on_a_terminal(node: Node, *arguments: str, **environment: str) -> str:
+    """What a verb writes when a person looks."""
+    mine, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    with os.fdopen(mine, "rb", buffering=0) as screen:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            cwd=ROOT,
+            env={**node.environment(), "TERM": "xterm-256color", **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=its,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0
+        os.set_blocking(mine, False)
+        os.close(its)
+        shown = b""
+        while data := _read(screen):
+            shown += data
+        return shown.decode("utf-8")
+
+
+def _read(screen: FileIO) -> bytes:
+    try:
+        return screen.read(65_536) or b""
+    except OSError:  # all was read and nobody writes any more
+        return b""
+
+
+def test_a_recall_marks_the_words_of_its_question_on_a_terminal_alone(node: Node) -> None:
+    say(node, "remember", "Kettles whistle in the 東京の会議 at noon")
+    marked = on_a_terminal(node, "recall", "kettle 会議", NO_COLOR="")
+    assert "\x1b[1;33mKettles\x1b[0m" in marked
+    assert "\x1b[1;33m会議\x1b[0m" in marked
+    assert "1;33m" not in on_a_terminal(node, "recall", "kettle 会議", NO_COLOR="1")
+    assert "\x1b" not in say(node, "recall", "kettle 会議")
 
 
 def test_sigterm_stops_within_three_seconds_and_leaves_no_process(node: Node) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -69,13 +69,14 @@ async def change_text(world: World, memory: Memory) -> None:
 async def change_visibility(world: World, memory: Memory) -> None:
     resident = world.graph.get(memory.id)
     assert resident is not None
-    world.graph.replace_record(replace(resident, visibility=Visibility.PRIVATE, tags=("x",)))
+    other = msgspec.structs.replace(resident, visibility=Visibility.PRIVATE, tags=("x",))
+    world.graph.replace_record(other)
 
 
 async def supersede(world: World, memory: Memory) -> None:
     resident = world.graph.get(memory.id)
     assert resident is not None
-    world.graph.replace_record(replace(resident, superseded=True))
+    world.graph.replace_record(msgspec.structs.replace(resident, superseded=True))
 
 
 async def change_vector(world: World, memory: Memory) -> None:
@@ -87,7 +88,7 @@ async def change_vector(world: World, memory: Memory) -> None:
 async def change_index(world: World, memory: Memory) -> None:
     entry = world.graph._residents.get(memory.id)
     assert entry is not None
-    world.graph._index._overwrite(entry.label)
+    world.graph._index._overwrite([entry.label])
 
 
 async def double_label(world: World, memory: Memory) -> None:
@@ -132,6 +133,7 @@ PLANTED: dict[str, tuple[Plant, str]] = {
     "vector of the index": (change_index, audit.INDEX),
     "label twice": (double_label, audit.GHOST),
     "vector row gone": (drop_vector, audit.UNEMBEDDED),
+    "resident keeps the vector": (drop_vector, audit.NO_LONGER),
     "orphan vector": (orphan_vector, audit.ORPHAN),
     "misfiled vector": (misfile_vector, audit.MISFILED),
     "cold denied": (deny_cold, audit.COLD),
@@ -173,6 +175,10 @@ async def test_planted_drift_is_found_named_and_repaired(world: World, name: str
     assert mended.left == 0
     again = await audit_graph(world.context)
     assert again.drift == {}
+
+
+def test_every_kind_of_drift_is_planted() -> None:
+    assert {kind for _, kind in PLANTED.values()} == set(audit.KINDS)
 
 
 async def test_a_repair_never_changes_a_row(world: World) -> None:

@@ -10,7 +10,10 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
+from node.cli.client import Node
+from node.cli.group import Failure
 from node.cli.main import cli
+from node.memory import forget as ending
 from tests.support.services import Edge, edge, served
 
 __all__ = ["edge", "served"]
@@ -20,7 +23,12 @@ pytestmark = pytest.mark.postgres
 
 async def run(edge: Edge, *args: str, stdin: str | None = None) -> Result:
     """One verb in a thread, with the node's address and no other environment."""
-    environment = {"MNEMESH_URL": edge.url, "MNEMESH_TOKEN": "", "MNEMESH_WORKSPACE": ""}
+    environment = {
+        "MNEMESH_URL": edge.url,
+        "MNEMESH_TOKEN": "",
+        "MNEMESH_WORKSPACE": "",
+        "XDG_STATE_HOME": str(edge.services.workspace.root.parent / "state"),
+    }
 
     def invoke() -> Result:
         return CliRunner(env=environment).invoke(cli, list(args), input=stdin)
@@ -89,6 +97,15 @@ async def test_delete_recover_forget_and_history(served: Edge) -> None:
     assert "on its way out" not in told.stdout
 
 
+async def test_by_a_text_only_candidates_are_shown(served: Edge) -> None:
+    row = await done(served, "remember", "the garden plan")
+    for verb in ("forget", "delete"):
+        assert row["id"] in (await run(served, verb, "--like", "garden")).stdout
+        assert (await run(served, verb)).exit_code == 1
+        assert (await run(served, verb, row["id"], "--like", "garden")).exit_code == 1
+    assert (await done(served, "get", row["id"]))["content"] == "the garden plan"
+
+
 async def test_the_node_of_a_workspace_is_found(served: Edge) -> None:
     result = await run(served, "status", "--path", str(served.services.workspace.root), "--json")
     assert json.loads(result.stdout)["node_id"] == served.world.node.node_id.hex()
@@ -108,6 +125,91 @@ async def test_an_import_is_repeated_without_harm(served: Edge, tmp_path: Path) 
     assert told["failures"] == [{"place": "b.jsonl:2", "error": "content is required"}]
     repeated = json.loads(again.stdout)
     assert (repeated["stored"], repeated["deduped"]) == (0, 3)
+
+
+async def test_a_chat_becomes_turns_with_speakers_and_times(served: Edge, tmp_path: Path) -> None:
+    file = tmp_path / "talk.chat"
+    file.write_text("[2026-07-01T10:00:00+02:00] ann: when is the deploy\nbob: on friday\n")
+    told = await done(served, "import", str(file))
+    assert (told["stored"], told["failed"]) == (2, 0)
+    rows = (await done(served, "list"))["memories"]
+    assert {(row["who"], row["content"], row["type"]) for row in rows} == {
+        ("ann", "when is the deploy", "turn"),
+        ("bob", "on friday", "turn"),
+    }
+    assert "2026-07-01T08:00:00.000Z" in {row["created_at"] for row in rows}
+
+
+async def test_an_import_goes_on_where_it_broke_off(
+    served: Edge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("\n\n".join(f"note number {number}" for number in range(250)))
+    posted: list[int] = []
+    post = Node.patiently
+
+    def breaks(node: Node, path: str, body: dict[str, Any]) -> Any:
+        if len(posted) == 2:
+            raise Failure("the line went dead", 2)
+        posted.append(len(body["memories"]))
+        return post(node, path, body)
+
+    monkeypatch.setattr(Node, "patiently", breaks)
+    broken = await run(served, "import", str(file))
+    assert broken.exit_code == 2
+    assert "stopped behind 200 of 250; the same command goes on there" in broken.stderr
+    monkeypatch.setattr(Node, "patiently", post)
+    rest = await run(served, "import", str(file), "--json")
+    assert "going on behind the first 200 of 250" in rest.stderr
+    told = json.loads(rest.stdout)
+    assert {name: told[name] for name in ("read", "stored", "deduped", "failed", "resumed")} == {
+        "read": 250,
+        "stored": 250,
+        "deduped": 0,
+        "failed": 0,
+        "resumed": 200,
+    }
+    assert await memories(served) == (250, 250)
+    again = await done(served, "import", str(file))
+    assert (again["stored"], again["deduped"], again["resumed"]) == (0, 250, 0)
+
+
+@pytest.mark.parametrize("change", ["the file", "the node", "asked to"])
+async def test_an_import_begins_anew_when_what_it_did_no_longer_holds(
+    served: Edge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("\n\n".join(f"note number {number}" for number in range(120)))
+    post = Node.patiently
+
+    def once(node: Node, path: str, body: dict[str, Any]) -> Any:
+        done = post(node, path, body)
+        monkeypatch.setattr(Node, "patiently", breaks)
+        return done
+
+    def breaks(node: Node, path: str, body: dict[str, Any]) -> Any:
+        raise Failure("the line went dead", 2)
+
+    monkeypatch.setattr(Node, "patiently", once)
+    assert (await run(served, "import", str(file))).exit_code == 2
+    monkeypatch.setattr(Node, "patiently", post)
+    if change == "the file":
+        file.write_text(f"a new note\n\n{file.read_text()}")
+    elif change == "the node":
+        rows = await served.world.rows("SELECT id FROM memories WHERE kind = 'cell'")
+        default = served.world.context.agents.resolve(None)
+        await ending.forget(served.world.context, default, [bytes(row[0]) for row in rows])
+    told = await done(served, "import", str(file), *["--restart"] * (change == "asked to"))
+    wanted = {"the file": (21, 100), "the node": (120, 0), "asked to": (20, 100)}[change]
+    assert (told["stored"], told["deduped"], told["resumed"]) == (*wanted, 0)
+
+
+async def memories(edge: Edge) -> tuple[int, int]:
+    """How many there are, and how often they were seen altogether."""
+    (row,) = await edge.world.rows(
+        "SELECT count(*), sum(seen_count) FROM memories WHERE kind = 'cell'"
+    )
+    return int(row[0]), int(row[1])
 
 
 async def test_an_export_goes_back_in(served: Edge, tmp_path: Path) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import trio
 from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry, generate_latest
 
 from node.memory import forget as ending
+from node.memory.cold import ENOUGH
 from node.memory.remember import Draft, Remembered, remember_batch
+from node.telemetry.metrics import HotMetrics, Metrics, build_metrics
+from node.workers import consolidation as consolidating
 from node.workers.consolidation import Consolidation
 from storage import aggregates
 from storage.model import AgentProfile, Memory, MemoryId, ProjectId, ReadPolicy, Visibility
@@ -22,7 +27,9 @@ PER_TOPIC = 12
 K_MIN = 5
 
 
-def worker(world: World, owner: AgentProfile, k_min: int = K_MIN) -> Consolidation:
+def worker(
+    world: World, owner: AgentProfile, k_min: int = K_MIN, metrics: HotMetrics | None = None
+) -> Consolidation:
     return Consolidation(
         world.node,
         world.db,
@@ -30,6 +37,7 @@ def worker(world: World, owner: AgentProfile, k_min: int = K_MIN) -> Consolidati
         world.context.embedder.model_id,
         owner=lambda: owner.id,
         k_min=lambda: k_min,
+        metrics=metrics,
     )
 
 
@@ -136,6 +144,23 @@ async def test_a_cluster_that_is_gone_at_insert_counts_as_none(world: World) -> 
     assert await cluster_of(world, new.id) is None
 
 
+async def test_members_that_are_nearer_to_another_cluster_change_over(world: World) -> None:
+    a1 = await world.agent("a1")
+    rows = await topics(world, a1, numbers=range(60))
+    consolidation = worker(world, a1)
+    while (done := await consolidation.tick()).split or done.moved:
+        world.pass_time(seconds=60)
+    home, abroad = [await cluster_of(world, rows[topic][0].id) for topic in (0, 1)]
+    assert home != abroad
+    lost = [row.id for row in rows[0][:5]]
+    ids = ", ".join(lit(memory_id) for memory_id in lost)
+    await world.change(f"UPDATE embeddings SET cluster_id = {abroad} WHERE memory_id IN ({ids})")
+    await world.change(f"SELECT doubt_clusters(ARRAY[{home}, {abroad}])")
+    world.pass_time(seconds=60)
+    assert (await consolidation.tick()).moved == len(lost)
+    assert {await cluster_of(world, memory_id) for memory_id in lost} == {home}
+
+
 async def test_global_cells_of_a_project_get_a_text_of_one_of_them_and_others_do_not(
     world: World,
 ) -> None:
@@ -176,6 +201,49 @@ async def test_aggregates_are_not_announced_nor_found_nor_listed_nor_resident(
     await world.restart()
     assert aggregate_id not in world.graph
     assert not world.context.residency.has_cold
+
+
+async def test_a_pass_places_no_more_rows_than_its_bound_and_the_next_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a1 = await world.agent("a1")
+    await topics(world, a1)
+    unplaced = "SELECT count(*) FROM embeddings WHERE cluster_id IS NULL"
+    rows = await world.value(unplaced)
+    monkeypatch.setattr(consolidating, "PLACED", 20)
+    consolidation = worker(world, a1)
+    assert (await consolidation.tick()).placed == 20
+    assert await world.value(unplaced) == rows - 20
+    while (await consolidation.tick()).placed:
+        continue
+    assert await world.value(unplaced) == 0
+
+
+async def test_lineage_leads_from_a_memory_to_what_stands_for_it_and_back(world: World) -> None:
+    project = await world.project("team")
+    a1 = await world.agent("a1", project_id=project)
+    stored = await many(world, a1, project)
+    await worker(world, a1).tick()
+    up = await world.rows(
+        "SELECT e.memory_id, low.memory_id AS l1, high.memory_id AS l2, high.cluster_id"
+        " FROM embeddings e JOIN clusters low ON low.cluster_id = e.cluster_id"
+        " JOIN clusters high ON high.cluster_id = low.parent_id"
+    )
+    assert {row["memory_id"] for row in up} <= {memory.id for memory in stored}
+    kinds = dict(
+        [
+            tuple(row)
+            for row in await world.rows("SELECT id, kind FROM memories WHERE kind LIKE 'l_'")
+        ]
+    )
+    assert {kinds[row["l1"]] for row in up} == {"l1"}
+    assert {kinds[row["l2"]] for row in up} == {"l2"}
+    for high in {row["cluster_id"] for row in up}:
+        below = await world.db.read(aggregates.children, high)
+        down = await world.db.read(aggregates.members, below)
+        assert {row.memory_id for row in down} == {
+            row["memory_id"] for row in up if row["cluster_id"] == high
+        }
 
 
 async def test_members_are_marked_as_consolidated(world: World) -> None:
@@ -313,17 +381,43 @@ async def test_members_of_a_dirty_cluster_are_found(world: World) -> None:
     assert [hit.memory.id for hit in answer.hits] == [rows[0][1].id]
 
 
-async def test_the_self_test_measures_and_a_low_recall_raises_the_budget(world: World) -> None:
+def shown(metrics: Metrics, name: str) -> float | None:
+    """A value as Prometheus reads it."""
+    lines = generate_latest(metrics.registry).decode().splitlines()
+    values = [line.split()[1] for line in lines if line.split()[0] == name]
+    return float(values[0]) if values else None
+
+
+async def test_the_self_test_is_a_metric_and_a_low_recall_raises_the_budget(world: World) -> None:
     a1 = await world.agent("a1", ReadPolicy.SHARED)
     rng = np.random.default_rng(5)
-    for number in range(300):
-        vector = rng.standard_normal(64).astype(np.float32)
-        await world.store(a1, f"far apart {number}", vector=vector / np.linalg.norm(vector))
-    cold = world.context.cold
-    cold.exact_rows, cold.budget = 0, 1
-    await worker(world, a1).tick()
-    await worker(world, a1).tick()
-    assert cold.budget > 1 or cold.measured_recall is not None
+    drafts = [
+        Draft(f"far apart {number}", a1.id, vector=rng.standard_normal(64).astype(np.float32))
+        for number in range(500)
+    ]
+    await remember_batch(world.context, drafts)
+    metrics, cold = build_metrics(CollectorRegistry()), world.context.cold
+    cold.exact_rows, cold.budget = 0, 10
+    consolidation = worker(world, a1, metrics=metrics.hot)
+    await consolidation.tick()
+    first = shown(metrics, "mnemesh_hot_measured_recall")
+    assert first == cold.measured_recall
+    assert first is not None
+    assert first < ENOUGH
+    while cold.budget == 10:
+        await consolidation.tick()
+        assert shown(metrics, "mnemesh_hot_row_budget") == cold.budget
+    assert cold.budget == 15
+
+
+async def test_no_self_test_is_no_recall_of_zero(world: World) -> None:
+    a1 = await world.agent("a1")
+    metrics = build_metrics(CollectorRegistry())
+    await worker(world, a1, metrics=metrics.hot).tick()
+    recall = shown(metrics, "mnemesh_hot_measured_recall")
+    assert recall is not None
+    assert math.isnan(recall)
+    assert shown(metrics, "mnemesh_hot_row_budget") == world.context.cold.budget
 
 
 async def test_a_small_scope_is_compared_whole(world: World) -> None:

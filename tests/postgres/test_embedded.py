@@ -258,6 +258,16 @@ async def test_a_server_that_dies_is_noticed(folder: Path) -> None:
                 await server.watch()
 
 
+async def test_a_server_that_is_stopped_is_no_failure_to_who_watches_it(folder: Path) -> None:
+    with trio.fail_after(BOUND):
+        async with (
+            trio.open_nursery() as watching,
+            open_embedded(folder / "pg", folder / "pg.log", SETTINGS) as server,
+        ):
+            watching.start_soon(server.watch)
+    assert server.process.poll() is not None
+
+
 def test_a_long_path_gets_a_short_private_socket_folder(made: Path, tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 60) / ("y" * 60)
     deep.mkdir(parents=True)

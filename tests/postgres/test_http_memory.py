@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
+from node.http.auth import TRUSTED_LOCAL
+from node.http.fast import FastRecalls
+from node.http.routing import Call, Reply
+from storage.model import ReadPolicy
 from tests.support.services import Edge, edge
 
 __all__ = ["edge"]
@@ -191,6 +196,42 @@ async def test_l_48_another_agents_id_is_as_missing(edge: Edge) -> None:
     assert after == before
 
 
+@pytest.mark.parametrize("verb", ["delete", "forget"])
+async def test_by_text_nothing_is_ended_and_only_own_memories_are_shown(
+    edge: Edge, verb: str
+) -> None:
+    for name in ("a1", "a2"):
+        await edge.world.agent(name, ReadPolicy.SHARED)
+    mine = await remember(edge, "the plan of the garden", agent_id="a1")
+    await remember(edge, "the plan of the garden, later", agent_id="a2")
+    path, as_a1 = f"/api/memory/{verb}", {"agent_id": "a1"}
+    told = (await edge.post(path, {"query": "garden plan"} | as_a1)).json()
+    assert told["dry_run"] is True
+    assert [one["id"] for one in told["candidates"]] == [mine["id"]]
+    assert await count(edge) == 2
+    both = await edge.post(path, {"query": "garden plan", "id": mine["id"]} | as_a1)
+    assert (both.status_code, both.json()["error"]) == (400, "query and ids exclude each other")
+    for empty in ({}, {"query": ""}):
+        assert (await edge.post(path, empty | as_a1)).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "seen"),
+    [
+        ({"session_key": "agent:a1:42"}, True),
+        ({"session_key": "agent:a1:42", "agent_id": "default"}, False),
+        ({"session_key": "agent:a1"}, False),
+        ({"session_key": "tty:a1:42"}, False),
+        ({}, False),
+    ],
+)
+async def test_a_session_key_names_the_agent(edge: Edge, body: dict[str, str], seen: bool) -> None:
+    await edge.world.agent("a1")
+    await remember(edge, "the plan of the garden", agent_id="a1", visibility="private")
+    found = await edge.post("/api/memory/recall", {"query": "garden plan"} | body)
+    assert bool(found.json()["results"]) is seen
+
+
 async def test_delete_hides_and_recover_brings_back(edge: Edge) -> None:
     row = await remember(edge, "to be hidden")
     gone = await edge.post("/api/memory/delete", {"id": row["id"], "reason": "test"})
@@ -200,6 +241,16 @@ async def test_delete_hides_and_recover_brings_back(edge: Edge) -> None:
     assert (back.json()["id"], back.json()["recovered_from"]) == (row["id"], row["id"])
     again = await edge.post("/api/memory/recover", {"id": row["id"]})
     assert (again.status_code, again.json()["status"]) == (409, "not_deleted")
+
+
+async def test_a_recovery_that_meets_the_same_text_names_it(edge: Edge) -> None:
+    text = "the harbour opens at dawn"
+    first = await remember(edge, text)
+    await edge.post("/api/memory/delete", {"id": first["id"]})
+    second = await remember(edge, text)
+    answer = await edge.post("/api/memory/recover", {"id": first["id"]})
+    assert answer.status_code == 409
+    assert (answer.json()["status"], answer.json()["id"]) == ("duplicate", second["id"])
 
 
 async def test_a_recovery_after_its_window_is_told(edge: Edge) -> None:
@@ -274,3 +325,47 @@ async def test_an_unknown_field_is_named(edge: Edge) -> None:
 async def test_a_body_that_is_no_object_counts_as_an_empty_one(edge: Edge) -> None:
     answer = await edge.post("/api/memory/remember", [1])
     assert (answer.status_code, answer.json()["error"]) == (400, "content is required")
+
+
+async def test_a_fast_answer_by_vector_is_that_of_the_plain_way_to_the_byte(edge: Edge) -> None:
+    await remember(edge, "The harbour — ünïcode", tags=["a"], who="eve", scope="x:y")
+    await remember(edge, "Cats sleep", importance=0.25, pinned=True, ttl_seconds=60)
+    (vector,) = await edge.world.context.embedder.embed(["when does the harbour sleep"])
+    body = {"vector": vector.tolist(), "fast": True, "limit": 5}
+    plain = await edge.post("/api/memory/recall", body | {"explain": False})
+    for _ in range(2):
+        swift = await edge.post("/api/memory/recall", body)
+        assert (swift.status_code, swift.content) == (200, plain.content)
+        assert {**swift.headers, "x-request-id": ""} == {**plain.headers, "x-request-id": ""}
+    assert len(plain.json()["results"]) == 2
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"vector": [1.0]}, {"vector": [0.0] * 256}, {"agent_id": "nobody"}]
+)
+async def test_a_fast_question_is_refused_as_on_the_plain_way(
+    edge: Edge, wrong: dict[str, Any]
+) -> None:
+    body: dict[str, Any] = {"vector": [1.0] * 256, "fast": True} | wrong
+    swift = await edge.post("/api/memory/recall", body)
+    plain = await edge.post("/api/memory/recall", body | {"explain": False})
+    assert swift.status_code in (400, 404)
+    assert (swift.status_code, swift.content) == (plain.status_code, plain.content)
+
+
+async def test_fast_questions_that_wait_together_share_a_search(edge: Edge) -> None:
+    row = await remember(edge, "The harbour opens at six")
+    (vector,) = await edge.world.context.embedder.embed(["harbour"])
+    recalls = FastRecalls(edge.services)  # type: ignore[arg-type]
+    raw = json.dumps({"vector": vector.tolist(), "fast": True}).encode()
+    call = Call(edge.services, edge.authority, TRUSTED_LOCAL, {}, {}, "", raw)  # type: ignore[arg-type]
+
+    async def ask_all() -> list[Reply | None]:
+        return await asyncio.gather(*(recalls.answer(call) for _ in range(16)))
+
+    replies = await edge.island.call(ask_all)
+    assert recalls.calls == 1
+    for reply in replies:
+        assert reply is not None
+        assert reply.raw is not None
+        assert [hit["id"] for hit in json.loads(reply.raw)["results"]] == [row["id"]]

@@ -13,7 +13,7 @@ import trio
 from node.memory import forget as ending
 from node.memory import reading
 from node.memory.ranking import Source
-from storage import memories
+from storage import memories, words
 from storage.content import bigrams
 from storage.database_errors import DatabaseUnavailable
 from storage.errors import InvalidInput, MnemeshError, NotFound
@@ -65,20 +65,17 @@ async def by_cold_vectors(world: World, agent: AgentProfile, memory_id: MemoryId
 
 async def by_words(world: World, agent: AgentProfile, memory_id: MemoryId) -> set[MemoryId]:
     (vector,) = await world.context.embedder.embed([TEXT])
-    rows = await world.db.read(
-        memories.search_words,
-        ["harbour"],
-        [],
+    matches = await world.db.look(
+        words.search,
+        words.Terms(["harbour"]),
         vector,
         world.context.embedder.model_id,
         world.context.agents.reader(agent),
         world.context.now(),
         limit=10,
-        cap=100,
-        total=100,
         superseded=False,
     )
-    return {found.memory.id for found in rows}
+    return {found.memory.id for found in matches.rows}
 
 
 async def by_reload(world: World, agent: AgentProfile, memory_id: MemoryId) -> set[MemoryId]:
@@ -420,8 +417,14 @@ class Stalled:
         return getattr(self._db, name)
 
     async def read(self, work: Any, *args: Any, **kwargs: Any) -> Any:
+        return await self._stall(self._db.read, work, *args, **kwargs)
+
+    async def look(self, work: Any, *args: Any, **kwargs: Any) -> Any:
+        return await self._stall(self._db.look, work, *args, **kwargs)
+
+    async def _stall(self, reading: Any, work: Any, *args: Any, **kwargs: Any) -> Any:
         if work not in self._works:
-            return await self._db.read(work, *args, **kwargs)
+            return await reading(work, *args, **kwargs)
         if self._failure is not None:
             raise self._failure
         return await trio.sleep_forever()
@@ -436,7 +439,7 @@ async def test_a_search_that_fails_or_hangs_is_named_and_residents_answer(
     world.context.residency.has_cold = True
     world.configure(recall_deadline_s=0.2)
     reason = failure.code if failure else "deadline"
-    searches = (memories.search_words, world.context.cold.search)
+    searches = (words.search, world.context.cold.search)
     db = world.db
     world.context.db = Stalled(db, failure, *searches)  # type: ignore[assignment]
     answer = await world.recall(agent, TEXT)
@@ -453,14 +456,14 @@ async def test_what_is_forgotten_during_a_recall_is_not_in_its_answer(
 ) -> None:
     agent = await world.agent("a1")
     memory = await world.store(agent, TEXT)
-    read = world.db.read
+    look = world.db.look
 
     async def forget_first(*args: Any, **kwargs: Any) -> Any:
-        rows = await read(*args, **kwargs)
+        rows = await look(*args, **kwargs)
         await ending.forget(world.context, agent, [memory.id])
         return rows
 
-    monkeypatch.setattr(world.db, "read", forget_first)
+    monkeypatch.setattr(world.db, "look", forget_first)
     assert await world.found(agent, TEXT) == set()
 
 

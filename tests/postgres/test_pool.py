@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
+from asyncpg.pool import PoolConnectionHolder
 
 from storage.database_errors import (
     CommitUnknown,
@@ -158,7 +159,10 @@ async def test_a_read_cannot_write(notes: Database) -> None:
     assert refused.value.sqlstate == "25006"
 
 
-async def test_a_read_sees_one_snapshot(notes: Database) -> None:
+@pytest.mark.parametrize(("way", "seen"), [("read", (0, 0)), ("look", (0, 1))])
+async def test_a_read_sees_one_snapshot_and_a_look_each_moment(
+    notes: Database, way: str, seen: tuple[int, int]
+) -> None:
     async def count_twice(tx: Tx) -> tuple[int, int]:
         before = await tx.fetchval(COUNT)
         await notes.island.to_trio(notes_insert)
@@ -168,7 +172,7 @@ async def test_a_read_sees_one_snapshot(notes: Database) -> None:
         await notes.transact(insert, id=1, text="one")
 
     with trio.fail_after(10):
-        assert await notes.read(count_twice) == (0, 0)
+        assert await getattr(notes, way)(count_twice) == seen
 
 
 async def test_halfvec_is_a_float32_array(empty_db: Database) -> None:
@@ -424,6 +428,26 @@ async def test_f25_cancelling_during_commit_keeps_the_result(
                 finished = True
         assert finished
         assert await notes.read(value, COUNT) == 1
+
+
+async def test_f25_cancelling_after_commit_keeps_the_result(
+    notes: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = trio.lowlevel.current_trio_token()
+    release = PoolConnectionHolder.release
+
+    async def cancel_and_release(holder: PoolConnectionHolder, timeout: float | None) -> None:
+        token.run_sync_soon(scope.cancel)
+        await asyncio.sleep(0.05)
+        await release(holder, timeout)
+
+    monkeypatch.setattr(PoolConnectionHolder, "release", cancel_and_release)
+    with trio.fail_after(10), trio.CancelScope() as scope:
+        assert await notes.transact(insert, id=1, text="one") == 1
+    monkeypatch.undo()
+    assert scope.cancel_called
+    assert await notes.read(value, COUNT) == 1
+    assert not scope.cancelled_caught
 
 
 async def test_a_server_that_is_not_there_is_one_line(island: Island, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import trio
 
-from storage import memories
+from storage import memories, words
 from storage.filters import Filters, passes
 from storage.memories import resident
 from storage.model import Memory, MemoryKind, Reader, ReadPolicy, Visibility
@@ -124,22 +124,19 @@ async def test_both_searches_of_rows_and_the_twin_agree_on_random_filters(
             filters=filters,
             superseded=False,
         )
-        by_word = await world.db.read(
-            memories.search_words,
-            ["harbour"],
-            [],
+        by_word = await world.db.look(
+            words.search,
+            words.Terms(["harbour"]),
             vector,
             model,
             reader,
             START,
             limit=500,
-            cap=500,
-            total=500,
             filters=filters,
             superseded=False,
         )
         assert {found.memory.id for found in by_vector} == expected
-        assert {found.memory.id for found in by_word} == expected
+        assert {found.memory.id for found in by_word.rows} == expected
         matched += len(expected)
     assert matched > 200
 
@@ -172,8 +169,8 @@ async def test_a_fast_recall_touches_no_database(
     async def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("the database was asked")
 
-    monkeypatch.setattr(type(world.db), "read", refuse)
-    monkeypatch.setattr(type(world.db), "transact", refuse)
+    for way in ("read", "look", "transact"):
+        monkeypatch.setattr(type(world.db), way, refuse)
     assert await world.found(agent, "harbour opens", fast=True) == {stored.id}
 
 
@@ -186,7 +183,7 @@ async def test_a_deadline_of_the_caller_gives_a_partial_answer_marked_so(
     async def late(*args: object, **kwargs: object) -> None:
         await trio.sleep_forever()
 
-    monkeypatch.setattr(type(world.db), "read", late)
+    monkeypatch.setattr(type(world.db), "look", late)
     answer = await world.recall(agent, "harbour opens", deadline_s=0.05)
     assert [hit.memory.id for hit in answer.hits] == [stored.id]
     assert answer.degraded == ("text: deadline",)
@@ -259,6 +256,15 @@ async def test_a_bad_filter_is_refused_by_name(
 ) -> None:
     answer = await edge.post("/api/memory/recall", {"query": "harbour", "filters": filters})
     assert (answer.status_code, answer.json()["error"]) == (400, text)
+
+
+async def test_l_51_nothing_that_is_written_becomes_a_statement(edge: Edge) -> None:
+    stored = await remember(edge, "Orbit'); DROP TABLE memories;--")
+    body = {"query": "Orbit'); DROP TABLE memories;--"}
+    answer = await edge.post("/api/memory/recall", body)
+    assert [hit["id"] for hit in answer.json()["results"]] == [stored]
+    refused = await edge.post("/api/memory/recall", body | {"filters": {"a' OR 1=1": "x"}})
+    assert (refused.status_code, refused.json()["error"][:14]) == (400, "unknown filter")
 
 
 async def test_explain_gives_the_parts_of_a_score(edge: Edge) -> None:

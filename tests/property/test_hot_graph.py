@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from storage.hot.graph import HotGraph
+from storage.hot.rows import ROW_MASK
 from storage.hot.settings import HotSettings
 from storage.model import EXEMPT_KINDS, MemoryKind, Resident, Visibility
 
@@ -39,6 +40,7 @@ class HotGraphMachine(RuleBasedStateMachine):
         self.rng = np.random.default_rng(5)
         self.model: dict[bytes, tuple[Resident, np.ndarray]] = {}
         self.clean: set[bytes] = set()
+        self.labels: dict[int, bytes] = {}
 
     @rule(group=groups, kind=st.sampled_from(MemoryKind), agent=st.integers(0, 2))
     def insert(self, group: list[int], kind: MemoryKind, agent: int) -> None:
@@ -138,6 +140,19 @@ class HotGraphMachine(RuleBasedStateMachine):
         assert {r.id: r for r in self.graph.residents()} == {
             i: resident for i, (resident, _) in self.model.items()
         }
+
+    @invariant()
+    def always_one_label_for_one_write(self) -> None:
+        for memory_id in self.model:
+            entry = self.graph._residents.get(memory_id)
+            assert entry is not None
+            assert entry.label & ROW_MASK == entry.row
+            assert self.labels.setdefault(entry.label, memory_id) == memory_id
+
+    @rule()
+    def compare_codes_and_labels_with_the_index(self) -> None:
+        assert self.graph.faulty(self.model) == []
+        assert self.graph.ghosts(drop=False) == 0
 
     @invariant()
     def always_bounded(self) -> None:

@@ -70,6 +70,7 @@ class SnapshotMachine(HotGraphMachine):
             ),
             lambda: self.now,
         )
+        self.labels = {}
         self.snapshots.drop_remains()
         before: dict[bytes, tuple[Resident, np.ndarray]] = {}
         try:

@@ -46,9 +46,10 @@ async def test_an_address_of_the_configuration_is_dialled_once(town: Town) -> No
     b = await town.node("b", settings=replace(FAST, peers=(f"localhost:{port}",), listen=None))
     await town.join("p", a, b)
     await a.linked(b)
-    (link,) = a.mesh.links.live(b.id)
     await trio.sleep(2.5)
-    assert a.mesh.links.live(b.id) == (link,)
+    assert len(a.mesh.links.live(b.id)) == 1
+    # b may have found the address twice before it knew who answers there, but not every second
+    assert a.count("links_ended_total") <= 1
 
 
 async def test_c_03_a_revoked_node_is_cut_and_nothing_waits_for_it(town: Town) -> None:

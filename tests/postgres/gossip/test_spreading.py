@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.settings import GossipSettings
+from gossip.settings import AckSettings, GossipSettings
 from storage.model import AgentProfile, MemoryId, NodeId, ProjectId, Visibility
 from tests.support.mesh import FAST, SLOW_REPAIR, MeshNode, OtherEmbedder, Town, until
 
 ROSES = "roses garden soil"
 WORDS = "the garden soil for roses is dry"
+
+ONE_TRY = replace(FAST, ack=AckSettings(timeout_s=0.1, retries=0))
+"""A walk copy that finds no link is given up before its peer is back."""
 
 
 async def pair(
@@ -43,6 +46,7 @@ async def test_a_memory_reaches_the_peer_that_wants_it_and_no_other(town: Town) 
     await c.agent("sailor", "boats harbour wind", project)
     await a.linked(b, c)
     await b.linked(c)
+    await until(lambda: _complete(b), "nothing is left to repair")
 
     memory = await a.remember(writer, WORDS)
     await stored(a, memory.id, b.id)
@@ -99,11 +103,11 @@ async def test_an_agent_beyond_its_rate_waits_and_delays_no_other(town: Town) ->
 
 
 async def test_c_20_what_was_published_while_a_node_was_down_comes_by_repair(town: Town) -> None:
-    a, b, writer, _ = await pair(town)
+    a, b, writer, _ = await pair(town, ONE_TRY)
     await b.stop()
     await until(lambda: _unlinked(a), "the link is gone")
     ids = await a.remember_many(writer, [f"{WORDS} number {n}" for n in range(100)])
-    await until(lambda: _walked(a, 100), "walks had their time")
+    await until(lambda: _given_up(a, 100), "walks had their time")
     before = a.count("copies_total", "out,sent")
 
     b.counted.clear()
@@ -120,10 +124,10 @@ async def test_repair_goes_through_more_than_one_page(
 ) -> None:
     monkeypatch.setattr("gossip.repair.PAGE_IDS", 16)
     monkeypatch.setattr("gossip.repair.SCAN_PAGE", 10)
-    a, b, writer, _ = await pair(town)
+    a, b, writer, _ = await pair(town, ONE_TRY)
     await b.stop()
     ids = await a.remember_many(writer, [f"{WORDS} number {n}" for n in range(90)])
-    await until(lambda: _walked(a, 90), "walks had their time")
+    await until(lambda: _given_up(a, 90), "walks had their time")
     await b.start()
     await until(lambda: _all_live(b, set(ids)), "all are back")
 
@@ -179,6 +183,10 @@ async def _all_live(node: MeshNode, ids: set[MemoryId]) -> bool:
 
 async def _walked(node: MeshNode, n: int) -> bool:
     return int(await node.value("SELECT count(*) FROM seen")) >= n
+
+
+async def _given_up(node: MeshNode, n: int) -> bool:
+    return node.count("deliveries_total", "timeout") >= n
 
 
 async def _complete(node: MeshNode) -> bool:

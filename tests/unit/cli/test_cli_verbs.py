@@ -12,7 +12,6 @@ from click.testing import CliRunner, Result
 
 from node.cli.main import cli
 from node.cli.show import age, safe
-from node.cli.transfer import Summary, batches, read_items, with_source
 
 FIXTURES = Path(__file__).resolve().parents[1] / "erasure"
 
@@ -178,43 +177,3 @@ def test_nothing_that_a_memory_holds_steers_the_terminal() -> None:
 def test_an_age_is_short(ago: int, text: str) -> None:
     now = datetime(2026, 8, 1, tzinfo=UTC)
     assert age((now - timedelta(seconds=ago)).isoformat(), now) == text
-
-
-def test_files_become_memories_by_heading_paragraph_and_line(tmp_path: Path) -> None:
-    (tmp_path / "a.md").write_text("intro\n\n# One\ntext\n\n## Two\nmore\n")
-    (tmp_path / "b.txt").write_text("first\nstill first\n\n  \nsecond\n")
-    (tmp_path / "c.jsonl").write_text('{"content": "x", "tags": ["t"]}\n\nnot json\n[1]\n')
-    (tmp_path / "d.bin").write_text("ignored")
-    (tmp_path / "e.txt").write_bytes(b"\xff\xfe\xff")
-    summary = Summary()
-    items = list(read_items(tmp_path, {"tags": ["n"]}, summary))
-    assert [item.body["content"] for item in items] == [
-        "intro",
-        "# One\ntext",
-        "## Two\nmore",
-        "first\nstill first",
-        "second",
-        "x",
-    ]
-    assert items[-1].body["tags"] == ["t", "n"]
-    assert [one["place"] for one in summary.failures] == ["c.jsonl:3", "c.jsonl:4", "e.txt"]
-    assert (summary.read, summary.failed) == (9, 3)
-
-
-def test_the_key_of_an_import_changes_with_its_text() -> None:
-    one = with_source("a.md", {"content": "x"}, {})
-    same = with_source("a.md", {"content": "x"}, {})
-    other = with_source("a.md", {"content": "y"}, {})
-    assert one["source_id"] == same["source_id"]
-    assert one["source_id"] != other["source_id"]
-    kept = with_source("a.jsonl", {"content": "x", "idempotency_key": "k"}, {})
-    assert "source_id" not in kept
-
-
-def test_batches_are_bounded_by_number_and_size(tmp_path: Path) -> None:
-    (tmp_path / "many.txt").write_text("\n\n".join(f"p{number}" for number in range(250)))
-    (tmp_path / "large.txt").write_text("\n\n".join("x" * 400_000 for _ in range(4)))
-    many = list(read_items(tmp_path / "many.txt", {}, Summary()))
-    large = list(read_items(tmp_path / "large.txt", {}, Summary()))
-    assert [len(batch) for batch in batches(many)] == [100, 100, 50]
-    assert [len(batch) for batch in batches(large)] == [2, 2]

@@ -56,8 +56,10 @@ def resident() -> Callable[..., Resident]:
 
 @pytest.fixture
 def graph(clock: Clock) -> Callable[..., HotGraph]:
+    """On one thread, so that a graph is the same in every run."""
+
     def make(dim: int = 8, **settings: Any) -> HotGraph:
-        return HotGraph(dim, HotSettings(**settings), clock)
+        return HotGraph(dim, HotSettings(**{"threads": 1, **settings}), clock)
 
     return make
 

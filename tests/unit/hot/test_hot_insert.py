@@ -187,6 +187,13 @@ def test_a_record_changes_without_its_vector(graph, resident, rng):
     assert [h.resident.content for h in hot.search(query, 5, agents=frozenset(ids(2)))] == ["moved"]
 
 
+def test_records_of_one_agent_share_their_ids(graph, resident, rng):
+    hot = graph()
+    hot.insert([resident(n, agent=1) for n in range(3)], rng.normal(size=(3, 8)))
+    hot.replace_record(resident(0, agent=1, content="again"))
+    assert len({id(record.agent_id) for record in hot.residents()}) == 1
+
+
 def test_an_unknown_record_is_not_taken_over(graph, resident):
     hot = graph()
     assert not hot.replace_record(resident(1))
@@ -203,10 +210,10 @@ def test_a_record_that_turns_exempt_beyond_the_half_leaves(graph, resident, rng)
 def test_a_lower_ceiling_evicts_and_a_higher_one_is_reported(graph, resident, rng):
     hot = graph(ceiling=20)
     hot.insert([resident(n) for n in range(20)], rng.normal(size=(20, 8)))
-    report = hot.set_limits(HotSettings(ceiling=5, idle_ms=9))
+    report = hot.set_limits(HotSettings(ceiling=5, idle_ms=9, threads=1))
     assert (report.applied, report.refused) == (frozenset({"ceiling", "idle_ms"}), frozenset())
     assert (len(report.evicted), len(hot)) == (15, 5)
-    report = hot.set_limits(HotSettings(ceiling=21, idle_ms=9, m=32))
+    report = hot.set_limits(HotSettings(ceiling=21, idle_ms=9, m=32, threads=1))
     assert report.refused == {"ceiling", "m"}
     assert hot.stats().ceiling == 5
 
@@ -222,7 +229,14 @@ def test_a_ceiling_too_low_for_the_exempt_kinds_changes_nothing(graph, resident,
 
 @pytest.mark.parametrize(
     "field, value",
-    [("ceiling", 0), ("m", 1), ("dead_share", 0.0), ("exact_limit", -1), ("threads", 0)],
+    [
+        ("ceiling", 0),
+        ("ceiling", 2**27 + 1),
+        ("m", 1),
+        ("dead_share", 0.0),
+        ("exact_limit", -1),
+        ("threads", 0),
+    ],
 )
 def test_a_bad_setting_is_named(field, value):
     with pytest.raises(InvalidInput, match=field):

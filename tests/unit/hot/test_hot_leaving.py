@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from storage.hot.codes import Codes
 from storage.hot.index import IndexFault, LabelIndex
+from storage.hot.rows import ROW_MASK
+from storage.hot.snapshot import Owner, SnapshotFolder, Stamp
 from storage.model import MemoryKind
 
 
@@ -22,7 +25,10 @@ def ten(graph, resident, rng):
 
 
 def in_rows(hot, needle):
-    return needle in hot._rows.vectors.tobytes()
+    """Whether a row has the code of these bytes of a vector."""
+    codes = Codes(len(needle) // 4, 1)
+    codes.put(np.array([0]), np.frombuffer(needle, np.float32)[np.newaxis, :])
+    return codes.codes.tobytes() in hot._rows.codes.codes.tobytes()
 
 
 @pytest.mark.parametrize("leave", ["evict", "hide", "forget"])
@@ -165,6 +171,54 @@ def test_a_failed_rebuild_leaves_the_old_graph_serving(ten, resident, rng, monke
 
 def _raise_fault(*_args):
     raise IndexFault
+
+
+def test_a_large_insert_into_a_hollow_graph_builds_it_anew_first(graph, resident, rng):
+    hot = graph(dim=16, exact_limit=0)
+    hot.insert([resident(n) for n in range(300)], rng.normal(size=(300, 16)))
+    hot.evict(ids(*range(160)))
+    hot.insert([resident(n) for n in range(300, 310)], rng.normal(size=(10, 16)))
+    assert (hot.stats().rebuilds_total, hot.stats().dead) == (0, 150)
+    hot.insert([resident(n) for n in range(310, 400)], rng.normal(size=(90, 16)))
+    assert (hot.stats().rebuilds_total, hot.stats().dead) == (1, 0)
+    found = {h.resident.id for h in hot.search(rng.normal(size=16), 1_000)}
+    assert found == set(ids(*range(160, 400)))
+
+
+def test_labels_name_their_rows_through_reuse_growth_rebuild_and_restore(
+    graph, resident, rng, tmp_path
+):
+    hot = graph(exact_limit=0)
+    seen: dict[int, bytes] = {}
+
+    def check(number):
+        for record in hot.residents():
+            entry = hot._residents.get(record.id)
+            assert entry.label & ROW_MASK == entry.row
+            assert seen.setdefault(entry.label, record.id) == record.id
+        assert hot.faulty([record.id for record in hot.residents()]) == []
+        assert hot.ghosts(drop=False) == 0
+        vector = hot.vector(ids(number)[0])
+        assert hot.search(vector, 1)[0].resident.id == ids(number)[0]
+
+    hot.insert([resident(n) for n in range(900)], rng.normal(size=(900, 8)))
+    check(5)
+    hot.evict(ids(*range(0, 900, 7)))
+    hot.insert([resident(n) for n in range(900, 950)], rng.normal(size=(50, 8)))
+    check(949)
+    hot.insert([resident(n) for n in range(950, 1_300)], rng.normal(size=(350, 8)))
+    assert hot.stats().capacity == 2_048
+    check(1_299)
+    hot.forget(ids(*range(1, 900, 7)))
+    hot.rebuild()
+    check(1_000)
+    folder = SnapshotFolder(tmp_path, Owner(b"n" * 16, "m", 8, 1))
+    folder.write(hot, Stamp("7", 1, 0, 0, 0))
+    again = graph(exact_limit=0)
+    again.restore(folder.read()[0])
+    hot = again
+    hot.insert([resident(n) for n in range(1_300, 1_360)], rng.normal(size=(60, 8)))
+    check(1_359)
 
 
 @pytest.fixture

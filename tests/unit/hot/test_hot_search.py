@@ -7,7 +7,7 @@ import pytest
 
 from storage.errors import InvalidInput
 from storage.hot import filter as filters
-from storage.hot.searching import MAX_K
+from storage.hot.searching import MAX_K, Asked
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +85,57 @@ def test_scores_are_cosines_and_fall(graph, resident, rng):
     hits = hot.search(query, 30)
     cosines = np.sort(vectors @ query / np.linalg.norm(vectors, axis=1) / np.linalg.norm(query))
     np.testing.assert_allclose([h.score for h in hits], cosines[::-1], atol=1e-5)
+
+
+def test_what_no_code_can_tell_apart_is_in_the_order_of_its_vectors(graph, resident, rng):
+    hot = graph(dim=256)
+    query = rng.normal(size=256)
+    query /= np.linalg.norm(query)
+    vectors = query + rng.normal(size=(200, 256)) * np.linspace(1e-3, 2e-3, 200)[:, np.newaxis]
+    vectors = vectors.astype(np.float32)
+    hot.insert([resident(n, agent=1) for n in range(200)], vectors)
+    found = hot.search(query, 20, agents=frozenset({(1).to_bytes(16, "big")}))
+    cosines = np.sort(vectors @ query / np.linalg.norm(vectors, axis=1))[::-1]
+    np.testing.assert_allclose([hit.score for hit in found], cosines[:20], atol=3e-7)
+
+
+def test_exact_hits_and_scores_are_those_of_brute_force(graph, resident, corpus, best):
+    hot = graph(dim=64, exact_limit=10_000)
+    hot.insert([resident(n) for n in range(3_000)], corpus[0])
+    units = corpus[0] / np.linalg.norm(corpus[0], axis=1, keepdims=True)
+    for query in corpus[1]:
+        hits = hot.search(query, 10)
+        found = [int.from_bytes(hit.resident.id, "big") for hit in hits]
+        assert found == best(corpus[0], query, 10)
+        truth = units[found] @ query / np.linalg.norm(query)
+        np.testing.assert_allclose([hit.score for hit in hits], truth, atol=1e-6)
+
+
+def test_many_questions_have_the_answers_of_each(filled, corpus):
+    some = frozenset(n.to_bytes(16, "big") for n in range(3))
+    most = frozenset(n.to_bytes(16, "big") for n in range(900))
+    questions = [
+        Asked(query, k, agents, accept)
+        for query in corpus[1][:12]
+        for k in (1, 10)
+        for agents in (None, some, most, frozenset())
+        for accept in (None, lambda resident: resident.id[-1] % 2 == 0)
+    ]
+    alone = [
+        filled.search(each.query, each.k, agents=each.agents, accept=each.accept)
+        for each in questions
+    ]
+    assert [[hit.resident.id for hit in hits] for hits in filled.search_many(questions)] == [
+        [hit.resident.id for hit in hits] for hits in alone
+    ]
+
+
+def test_no_question_has_no_answer_and_a_bad_one_refuses_all(filled, corpus):
+    assert filled.search_many([]) == []
+    with pytest.raises(InvalidInput, match="query"):
+        filled.search_many([Asked(corpus[1][0], 1), Asked(np.zeros(64), 1)])
+    with pytest.raises(InvalidInput, match="k must be"):
+        filled.search_many([Asked(corpus[1][0], 0)])
 
 
 @pytest.mark.parametrize("exact_limit", [0, 100])

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -18,6 +19,7 @@ from storage.hot import snapshot
 from storage.hot.forking import ChildFailed
 from storage.hot.graph import HotGraph
 from storage.hot.image import BadImage
+from storage.hot.rows import ROW_BITS, ROW_MASK
 from storage.hot.settings import HotSettings
 from storage.hot.snapshot import Owner, SnapshotFailed, SnapshotFolder, SnapshotRefused, Stamp
 from storage.model import MemoryKind, Visibility
@@ -42,7 +44,7 @@ def full(graph, resident, rng):
     """A graph of 300, of which every third was evicted, with records of every form."""
     hot = graph(exact_limit=0)
     records = [
-        replace(
+        msgspec.structs.replace(
             resident(n, agent=n % 5, kind=MemoryKind.L2 if n % 50 == 1 else MemoryKind.CELL),
             project_id=ids(n % 3 + 900)[0] if n % 2 else None,
             visibility=Visibility.PRIVATE if n % 7 == 0 else Visibility.GLOBAL,
@@ -164,6 +166,26 @@ def test_settings_that_the_file_does_not_fit_refuse_it(folder, full, graph, chan
     image, _ = folder.read()
     hot = graph(**changed)
     with pytest.raises(BadImage, match=reason):
+        hot.restore(image)
+    assert len(hot) == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda labels: labels.__setitem__(1, labels[0] + (1 << ROW_BITS)),
+        lambda labels: labels.__setitem__(0, labels[0] | ROW_MASK),
+        lambda labels: labels.__setitem__(0, labels[0] & ROW_MASK),
+        lambda labels: labels.__setitem__(0, labels[0] + (1_000 << ROW_BITS)),
+    ],
+    ids=["row twice", "no such row", "no serial number", "serial number to come"],
+)
+def test_labels_that_name_no_row_of_their_own_refuse_the_image(folder, full, graph, change):
+    folder.write(full, STAMP)
+    image, _ = folder.read()
+    change(image.labels)
+    hot = graph()
+    with pytest.raises(BadImage, match="label"):
         hot.restore(image)
     assert len(hot) == 0
 

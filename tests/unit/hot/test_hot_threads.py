@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 
-from storage.hot.turns import TurnLock
+from storage.hot import turns
+from storage.hot.turns import FEW, MOST, Pace, TurnLock
 
 
 def test_searches_stay_right_while_others_write_and_rebuild(graph, resident, rng):
-    hot = graph(dim=16, ceiling=3_000, exact_limit=0)
+    hot = graph(dim=16, ceiling=3_000, exact_limit=0, threads=2)
     vectors = rng.normal(size=(4_000, 16)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     fixed = range(200)
@@ -79,3 +81,19 @@ def test_a_waiting_thread_gets_the_lock_before_it_is_taken_again():
         order.append("again")
     waiter.join(20)
     assert order == ["waiter", "again"]
+
+
+def test_turns_grow_while_nobody_searches_and_stay_short(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(turns, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    pace = Pace()
+
+    def turn(searches, seconds_a_row):
+        rows = pace.rows(searches)
+        with pace.of(rows):
+            now[0] += rows * seconds_a_row
+        return rows
+
+    assert [turn(0, 1e-5) for _ in range(6)] == [FEW, 8, 16, 32, MOST, MOST]
+    assert turn(1, 1e-5) == FEW
+    assert [turn(1, 1e-3) for _ in range(3)] == [8, FEW, FEW]

@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.memory.ranking import MAX_WORDS, Source, fuse, terms
-from storage.memories import Found
-from storage.model import Memory, MemoryKind
-
-NOW = datetime(2026, 8, 1, tzinfo=UTC)
+from node.memory.ranking import MAX_WORDS, Source, Worded, fuse, least_words, terms
 
 
-def found(number: int, words: float, cosine: float | None = None) -> Found:
-    memory = Memory(
-        id=bytes([number]) * 16,
-        kind=MemoryKind.CELL,
-        agent_id=bytes(16),
-        project_id=None,
-        content="x",
-        normalized_content="x",
-        content_hash=None,
-        created_at=NOW,
-        updated_at=NOW,
-        origin_node=bytes(16),
-        agent_epoch=1,
-        project_epoch=0,
-        hlc=1,
-    )
-    return Found(memory, cosine, words)
+def found(number: int, rank: float, cosine: float | None = None) -> Worded:
+    return Worded(bytes([number]) * 16, rank, cosine)
 
 
 def test_parts_are_weighed_and_words_scaled_to_the_best() -> None:
@@ -74,13 +53,13 @@ word_lists = st.lists(
         st.none() | st.floats(-1, 1),
     ),
     max_size=40,
-    unique_by=lambda each: each.memory.id,
+    unique_by=lambda each: each.id,
 )
 
 
 @given(near_lists, word_lists, st.floats(0, 1), st.integers(1, 50))
 def test_the_list_is_ordered_bounded_and_without_repeats(
-    near: list[tuple[bytes, float]], words: list[Found], alpha: float, limit: int
+    near: list[tuple[bytes, float]], words: list[Worded], alpha: float, limit: int
 ) -> None:
     hits = fuse(near, words, alpha=alpha, min_score=0.0, limit=limit)
     assert len(hits) <= limit
@@ -88,6 +67,30 @@ def test_the_list_is_ordered_bounded_and_without_repeats(
     assert all(-1e-9 <= hit.score <= 1 + 1e-9 for hit in hits)
     assert [(-hit.score, hit.id) for hit in hits] == sorted((-hit.score, hit.id) for hit in hits)
     assert hits == fuse(near[::-1], words[::-1], alpha=alpha, min_score=0.0, limit=limit)
+
+
+@given(
+    st.dictionaries(ids, st.floats(-1, 1), max_size=40),
+    word_lists,
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.integers(1, 20),
+)
+def test_whoever_has_too_few_words_for_the_list_is_not_in_it(
+    near: dict[bytes, float], words: list[Worded], ceiling: float, alpha: float, limit: int
+) -> None:
+    words = [
+        found(each.id[0], each.rank, near.get(each.id, min(each.cosine or 0.0, ceiling)))
+        for each in words
+    ]
+    best = max((each.rank for each in words), default=0.0)
+    ranks = {each.id: each.rank for each in words}
+    least = least_words(near, ranks, best, ceiling, alpha=alpha, limit=limit)
+    kept = [each for each in words if each.id in near or each.rank >= least * best]
+    whole, short = (
+        fuse(near.items(), part, alpha=alpha, min_score=0.0, limit=limit) for part in (words, kept)
+    )
+    assert short == whole
 
 
 def test_words_come_whole_and_in_parts_in_lower_case() -> None:

@@ -192,16 +192,21 @@ class Searching:
         best: list[float] = []
         doubtful: list[int] = []
         most = DOUBTFUL * asked.k + SPARE
+        is_cut = False
         for label, cosine, error in self._passing(asked, labels, cosines, errors):
             full = len(best) == asked.k
             if full and (cosine + error < best[0] or len(doubtful) == most):
+                is_cut = True
                 break
             doubtful.append(label)
             if not full:
                 heapq.heappush(best, cosine - error)
             elif cosine - error > best[0]:
                 heapq.heapreplace(best, cosine - error)
-        return self._settled(doubtful, unit, asked.k)
+        hits = self._settled(doubtful, unit, asked.k)
+        if is_cut and len(hits) < asked.k:  # some left meanwhile, and others have their place
+            return self._exactly(asked, unit)
+        return hits
 
     def _compared(
         self, agents: frozenset[bytes] | None, unit: NDArray[np.float32]

@@ -206,3 +206,16 @@ def test_blocks_of_falling_scores_name_each_position_once(rng):
 )
 def test_what_is_fetched_from_the_graph(k, live, scope, filtered, expected):
     assert filters.fetches(k, live, scope, filtered, 4_000) == expected
+
+
+def test_those_that_leave_while_a_search_compares_are_made_up_for(graph, resident, rng):
+    hot = graph(dim=16, exact_limit=10_000)
+    vectors = rng.normal(size=(500, 16)).astype(np.float32)
+    hot.insert([resident(n) for n in range(500)], vectors)
+    order = [hit.resident.id for hit in hot.search(vectors[0], 500)]
+
+    def accept(record):
+        hot.hide(order[:5])
+        return True
+
+    assert [hit.resident.id for hit in hot.search(vectors[0], 10, accept=accept)] == order[5:15]

@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from node.http.problems import encode
 from node.http.routing import Call, Reply, counted
 from node.http.shapes import MAX_NAME
 from node.http.views import meta_view, project_label, record_view
@@ -45,6 +44,7 @@ class FastBody(msgspec.Struct, forbid_unknown_fields=True):
     deadline_ms: Annotated[int, Meta(ge=1, le=60_000)] | None = None
 
 
+_json: Final = msgspec.json.Encoder()
 _bodies: Final = msgspec.json.Decoder(FastBody)
 
 
@@ -137,7 +137,7 @@ class FastRecalls:
                 b'%b,"score":%a,"source":"%b","tier":"hot","cosine":%a,"words":0.0,%b'
                 % (head, round(alpha * cosine, 6), _SOURCE, round(cosine, 6), tail)
             )
-        meta = encode(meta_view(lacking(services.memory)))
+        meta = _json.encode(meta_view(lacking(services.memory)))
         return b'{"results":[%b],"limit":%d,"meta":%b}' % (b",".join(rows), limit, meta)
 
 
@@ -147,4 +147,4 @@ _SOURCE: Final = Source.VECTOR.value.encode("ascii")
 def encode_record(resident: Resident, agent: str, project: str | None) -> Pieces:
     """What stands in a hit before its score, and what behind its last."""
     before, behind = record_view(resident, agent, project)
-    return encode(before)[:-1], encode(behind)[1:]
+    return _json.encode(before)[:-1], _json.encode(behind)[1:]

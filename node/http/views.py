@@ -31,11 +31,8 @@ def when_ms(milliseconds: int | None) -> str | None:
     """The same of milliseconds since 1970."""
     if milliseconds is None:
         return None
-    return when(
-        datetime.fromtimestamp(milliseconds // 1000, UTC).replace(
-            microsecond=milliseconds % 1000 * 1000
-        )
-    )
+    seconds = datetime.fromtimestamp(milliseconds // 1000, UTC).isoformat()[:19]
+    return f"{seconds}.{milliseconds % 1000:03}Z"
 
 
 def project_label(services: Services, project_id: ProjectId | None) -> str | None:

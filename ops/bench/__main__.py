@@ -13,7 +13,7 @@ from rich.console import Console
 
 NAMES: Final = {
     "smoke": "one node over HTTP next to a plain pgvector table; start and stop (about a minute)",
-    "recall": "by vector over the agent port and HTTP next to pgvector and Chroma (2 minutes)",
+    "recall": "by vector over the agent port and HTTP next to pgvector and Chroma (4 minutes)",
     "ingest": "single memories and batches next to pgvector and PostgresStore (a minute)",
     "text": "words, meaning and both next to one SQL statement that fuses them (2 minutes)",
     "floor": "the hot graph next to hnswlib alone: time, threads, memory (3 minutes)",

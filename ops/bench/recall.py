@@ -29,14 +29,15 @@ from ops.bench.result import Result, Timing
 from ops.bench.server import peer_server
 from ops.bench.shapes import Vectors
 from ops.mesh.nodes import Node
+from storage.hot.settings import HotSettings
 
-TOTAL: Final = 20_000
+TOTAL: Final = 40_000
 DIMENSION: Final = 256
 TOP: Final = 10
 BATCH: Final = 250
 ASKED: Final = {1: 1_000, 16: 6_000}
 CHROMA_ASKED: Final = {1: 300, 16: 600}
-CHECKED: Final = 300
+CHECKED: Final = 1_000
 RECALL: Final = "/api/memory/recall"
 
 
@@ -182,7 +183,7 @@ def _floor(vectors: Vectors, asked: Vectors, result: Result) -> None:
     index = hnswlib.Index(space="ip", dim=DIMENSION)
     index.init_index(max_elements=len(vectors), M=16, ef_construction=100)
     index.add_items(vectors, np.arange(len(vectors)), num_threads=2)
-    index.set_ef(64)
+    index.set_ef(HotSettings().ef)
     begun = time.perf_counter()
     for vector in asked:
         index.knn_query(vector[None, :], k=TOP, num_threads=1)

@@ -24,7 +24,7 @@ def corpus(count: int, dimension: int) -> Vectors:
     rng = np.random.default_rng(SEED)
     subjects = rng.standard_normal((SUBJECTS, dimension))
     spread = rng.standard_normal((SPREAD, dimension)) / np.sqrt(SPREAD)
-    sizes = rng.zipf(1.3, SUBJECTS).astype(np.float64)
+    sizes = 1 / np.arange(1, SUBJECTS + 1)  # Zipf's law: the n-th largest has an n-th of the first
     owner = rng.choice(SUBJECTS, size=count, p=sizes / sizes.sum())
     rows = subjects[owner] + 1.5 * rng.standard_normal((count, SPREAD)) @ spread
     rows += 0.1 * rng.standard_normal((count, dimension))

@@ -186,10 +186,9 @@ class HotGraph(Searching, Building, Consistency):
             return True
 
     def touch(self, ids: Iterable[bytes], now_ms: int) -> None:
-        """Warm the residents among these ids by one access each."""
+        """Warm the residents among these ids by one access for each time that they are named."""
         with self._lock:
-            for memory_id in ids:
-                self._residents.touch(memory_id, now_ms, self._settings.half_life_ms)
+            self._residents.touch(ids, now_ms, self._settings.half_life_ms)
 
     # Leaving
 

@@ -10,13 +10,8 @@ has to be recomputed as time passes.
 
 from __future__ import annotations
 
-import math
-from typing import Final
-
 import numpy as np
 from numpy.typing import NDArray
-
-_LN2: Final = math.log(2)
 
 
 def first_heat(now_ms: int, half_life_ms: int) -> float:
@@ -26,9 +21,14 @@ def first_heat(now_ms: int, half_life_ms: int) -> float:
 
 def warmed(heat: float, now_ms: int, half_life_ms: int) -> float:
     """Heat after one more access."""
-    access = now_ms / half_life_ms
-    high, low = (heat, access) if heat > access else (access, heat)
-    return high + math.log1p(2.0 ** (low - high)) / _LN2
+    return float(np.logaddexp2(heat, now_ms / half_life_ms))
+
+
+def warmed_each(
+    heat: NDArray[np.float64], accesses: NDArray[np.float64], now_ms: int, half_life_ms: int
+) -> NDArray[np.float64]:
+    """Heats after so many more accesses each."""
+    return np.logaddexp2(heat, now_ms / half_life_ms + np.log2(accesses))
 
 
 def plan(

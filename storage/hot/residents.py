@@ -7,6 +7,7 @@ vectors. Not thread-safe: the graph's lock guards it.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -117,13 +118,14 @@ class Residents:
         self._unscope(record, row)
         self._records[row] = self._enscope(resident, row)
 
-    def touch(self, memory_id: bytes, now_ms: int, half_life_ms: int) -> None:
-        """Warm a memory by one access, if it is resident."""
-        row = self._rows_of.get(memory_id)
-        if row is not None:
-            rows = self.rows
-            rows.heat[row] = heat.warmed(float(rows.heat[row]), now_ms, half_life_ms)
-            rows.last_ms[row] = max(int(rows.last_ms[row]), now_ms)
+    def touch(self, ids: Iterable[bytes], now_ms: int, half_life_ms: int) -> None:
+        """Warm the residents among these ids by one access for each time that they are named."""
+        known, rows = self._rows_of, self.rows
+        times = Counter([known[each] for each in ids if each in known])
+        at = np.fromiter(times, np.intp, len(times))
+        accesses = np.fromiter(times.values(), np.float64, len(times))
+        rows.heat[at] = heat.warmed_each(rows.heat[at], accesses, now_ms, half_life_ms)
+        rows.last_ms[at] = np.maximum(rows.last_ms[at], now_ms)
 
     def coldest(self, count: int) -> list[bytes]:
         """Up to `count` ids that may be evicted, coldest first."""

@@ -33,7 +33,7 @@ class HotSettings:
     half_life_ms: int = DAY_MS
     m: int = 16
     ef_construction: int = 100
-    ef: int = 64
+    ef: int = 80
     batch: int = 500
     exact_limit: int = 4_000
     dead_share: float = 0.5

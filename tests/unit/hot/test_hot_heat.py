@@ -52,3 +52,12 @@ def test_many_accesses_outweigh_one_a_little_later():
 def test_an_old_access_adds_little_and_never_cools():
     recent = heat.first_heat(10 * HOUR, HOUR)
     assert recent < heat.warmed(recent, 0, HOUR) < recent + 0.01
+
+
+def test_accesses_of_many_count_as_one_by_one() -> None:
+    heats, accesses = np.array([0.0, 3.0, 7.5]), np.array([1.0, 2.0, 5.0])
+    expected = heats.tolist()
+    for row, times in enumerate(accesses):
+        for _ in range(int(times)):
+            expected[row] = heat.warmed(expected[row], 5 * HOUR, HOUR)
+    assert heat.warmed_each(heats, accesses, 5 * HOUR, HOUR) == pytest.approx(expected)

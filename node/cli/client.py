@@ -19,6 +19,7 @@ from node.workspace import Workspace, resolve_workspace
 TIMEOUT: Final = httpx.Timeout(60.0, connect=5.0)
 DEFAULT_URL: Final = "http://127.0.0.1:3850"
 TRIES: Final = 5
+BUSY: Final = (429, 503)
 MAX_PAUSE_S: Final = 10.0
 MAX_URL_FILE: Final = 4096
 
@@ -53,7 +54,7 @@ class Node:
         """As `post`, but waits and tries again while the node is busy or starting."""
         for attempt in range(TRIES):
             answer = self.ask("POST", path, json=_given(body))
-            if answer.status_code not in (429, 503) or attempt + 1 == TRIES:
+            if answer.status_code not in BUSY or attempt + 1 == TRIES:
                 break
             wait = answer.headers.get("retry-after", "1")
             time.sleep(min(float(wait) if wait.isdigit() else 1.0, MAX_PAUSE_S))
@@ -86,7 +87,12 @@ class Node:
     def _checked(self, answer: httpx.Response) -> httpx.Response:
         if answer.status_code < 400:
             return answer
-        raise Failure(refusal(answer))
+        kind = NotNow if answer.status_code in BUSY else Failure
+        raise kind(refusal(answer))
+
+
+class NotNow(Failure):
+    """The node is starting, stopping or busy: what was asked may go through later."""
 
 
 def refusal(answer: httpx.Response) -> str:

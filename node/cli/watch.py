@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from node.cli.client import open_node
+from node.cli.client import NotNow, open_node
 from node.cli.group import UNREACHABLE, Failure, agent_option, json_option, reaching
 from node.cli.show import safe
 
@@ -60,7 +60,8 @@ def watch(
                     if left == 0:
                         return
         except Failure as error:
-            if not reached or error.code != UNREACHABLE:
+            away = error.code == UNREACHABLE or isinstance(error, NotNow)
+            if not (reached and away):
                 raise
         except KeyboardInterrupt:
             return

@@ -10,7 +10,7 @@ import pytest
 
 from node.memory.commonwords import KEPT_S
 from node.memory.words import COMMON_ROWS
-from storage import memories, words
+from storage import births, memories, words
 from storage.model import AgentProfile, Memory, MemoryId
 from storage.pool import Tx
 from tests.support.memory import World
@@ -39,10 +39,7 @@ async def crowd(world: World, agent: AgentProfile) -> list[Memory]:
     vectors = await world.context.embedder.embed([row.content for row in rows])
 
     async def fill(tx: Tx) -> None:
-        await memories.insert_many(tx, rows)
-        await memories.insert_vectors(
-            tx, model, list(map(memories.Stored, rows, vectors)), [None] * len(rows)
-        )
+        await births.insert(tx, model, list(map(births.Birth, rows, vectors)))
 
     await world.db.transact(fill)
     await world.restart()

@@ -51,8 +51,9 @@ def tell(node: Node, *texts: str) -> None:
 class Follower:
     """Bob, who keeps the number of the last memory that he dealt with, and all that he got."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, count: int) -> None:
         self.got: list[Delivery] = []
+        self._count = count
         self._node = node
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._leave = threading.Event()
@@ -74,14 +75,14 @@ class Follower:
         with BlockingClient(place, agent="bob", patience_s=PATIENCE_S) as client:
             for delivery in client.watch(after=after, credit=8):
                 self.got.append(delivery)
-                if self._leave.is_set():
+                if self._leave.is_set() or len(self.got) == self._count:
                     return
 
 
 def test_each_memory_comes_once_across_restarts_of_node_and_client() -> None:
     texts = [f"{SEA}, time {number}" for number in range(60)]
     with a_harbour("bob") as node:
-        bob = Follower(node)
+        bob = Follower(node, len(texts))
         writing = threading.Thread(target=tell, args=(node, *texts[1:]), daemon=True)
 
         def has(count: int) -> Callable[[], bool]:

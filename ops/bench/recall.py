@@ -35,7 +35,7 @@ TOTAL: Final = 40_000
 DIMENSION: Final = 256
 TOP: Final = 10
 BATCH: Final = 250
-ASKED: Final = {1: 1_000, 16: 6_000}
+ASKED: Final = {1: 2_000, 16: 20_000}
 WARMING: Final = 200
 """Questions that go ahead of those that are timed, on both doors of the node."""
 CHROMA_ASKED: Final = {1: 300, 16: 600}

@@ -7,7 +7,7 @@ between two of them; a memory that left meanwhile is skipped, never returned.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -33,6 +33,8 @@ DOUBTFUL: Final = 4
 SPARE: Final = 256
 """At most DOUBTFUL * k + SPARE candidates are compared by their vectors, however close they are."""
 
+HEAD: Final = 2
+"""Neighbours beyond `k` that a search of everything looks at first."""
 FIRST: Final = 64
 """Best of a comparison that are put in order before the others."""
 _ONE: Final = np.float32(1)
@@ -102,24 +104,36 @@ class Searching:
                 for position in positions:
                     answers[position] = self._exactly(questions[position], units[position])
                 continue
+            head = _head(questions[position] for position in positions)
             with self._lock:
-                near = self._near(units[positions], tries[0])
-            if near is None or not near[0]:
+                found = self._index.nearest(
+                    units[positions], tries[0], self._settings.ef, self._settings.threads
+                )
+                records = (
+                    [] if found is None else self._residents.records(found[0][:, :head].ravel())
+                )
+            if found is None or not records:
                 for position in positions:
                     answers[position] = self._retried(questions[position], units[position], tries)
                 continue
-            records, scores = near
+            labels, cosines = found[0], _within(found[1])
+            scores = cosines[:, :head].ravel().tolist()
             count = len(records) // len(positions)
-            parts = (slice(at, at + count) for at in range(0, len(records), count))
             if plain and count == tries[0] and None not in records:
                 hits = list(map(Hit, records, scores))  # type: ignore[arg-type]
-                for position, part in zip(positions, parts, strict=True):
-                    answers[position] = hits[part]
+                for row, position in enumerate(positions):
+                    answers[position] = hits[row * count : (row + 1) * count]
                 continue
-            for position, part in zip(positions, parts, strict=True):
-                answers[position] = self._filtered(
-                    questions[position], units[position], records[part], scores[part], tries
-                )
+            for row, position in enumerate(positions):
+                part = slice(row * count, (row + 1) * count)
+                asked = questions[position]
+                hits = _hits(asked, records[part], scores[part])
+                if len(hits) < asked.k and count < labels.shape[1]:
+                    hits += self._further(asked, labels[row, count:], cosines[row, count:], hits)
+                if len(hits) < asked.k:
+                    left = _left(tries, len(hits), asked.k)
+                    hits = self._retried(asked, units[position], left)
+                answers[position] = hits
         return answers
 
     def _alike(self, questions: Sequence[Asked]) -> dict[tuple[bool, tuple[int, ...]], list[int]]:
@@ -159,6 +173,19 @@ class Searching:
             return None
         labels, cosines = found
         return self._residents.records(labels.ravel()), _within(cosines).ravel().tolist()
+
+    def _further(
+        self,
+        asked: Asked,
+        labels: NDArray[np.int64],
+        cosines: NDArray[np.float32],
+        hits: Sequence[Hit],
+    ) -> list[Hit]:
+        """What these neighbours add to the hits of nearer ones."""
+        with self._lock:
+            records = self._residents.records(labels)
+        want = asked.k - len(hits)
+        return filters.passing(records, cosines.tolist(), want, asked.agents, asked.accept)
 
     def _filtered(
         self,
@@ -254,6 +281,20 @@ class Searching:
             hits += [Hit(r, s) for r, s in zip(records, scores, strict=True) if r is not None]
         hits.sort(key=_by_score)
         return hits[:k]
+
+
+def _head(questions: Iterable[Asked]) -> int | None:
+    """How many neighbours of each question are looked at first; None: all.
+
+    Readers of everything may see nearly all of it, so the others are seldom needed, and most
+    records are in no cache of the processor when they are looked at.
+    """
+    most = 0
+    for asked in questions:
+        if asked.agents is not None:
+            return None
+        most = max(most, asked.k)
+    return most + HEAD
 
 
 def _check(k: int) -> None:

@@ -107,7 +107,7 @@ def least_words(
     """The share of the best rank without which nothing beyond `cosines` enters a list of `limit`.
 
     Nothing beyond has a cosine above `ceiling`. This is the bound at which the threshold algorithm
-    (Fagin, Lotem and Naor, 2001) stops.
+    (Fagin, Lotem and Naor, 2001) stops. Never above 1: the best one sets the scale of all words.
     """
     if len(cosines) < limit or alpha == 1 or best <= 0:
         return 0.0
@@ -116,7 +116,7 @@ def least_words(
         for memory_id, cosine in cosines.items()
     )
     last = heapq.nlargest(limit, scores)[-1]
-    return (last - alpha * max(ceiling, 0.0)) / (1 - alpha) - ROUNDING
+    return min((last - alpha * max(ceiling, 0.0)) / (1 - alpha) - ROUNDING, 1.0)
 
 
 def _scored(memory_id: MemoryId, score: float, cosine: float, words: float) -> Scored:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from node.memory.ranking import MAX_WORDS, Source, Worded, fuse, least_words, terms
@@ -76,6 +76,7 @@ def test_the_list_is_ordered_bounded_and_without_repeats(
     st.floats(0, 1),
     st.integers(1, 20),
 )
+@example({bytes(16): 1.0}, [found(0, 1.0, None), found(1, 2.0, None)], 0.0, 0.5, 1)
 def test_whoever_has_too_few_words_for_the_list_is_not_in_it(
     near: dict[bytes, float], words: list[Worded], ceiling: float, alpha: float, limit: int
 ) -> None:

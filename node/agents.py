@@ -54,6 +54,8 @@ class AgentDirectory:
         self._by_id: dict[AgentId, AgentProfile] = {}
         self._dropped: dict[AgentId, str] = {}
         self._changed: Callable[[], Awaitable[None]] | None = None
+        self.names = 0
+        """Counts the changes of what `label` says."""
 
     async def load(self) -> None:
         """Read all agents; the node's own `default` agent is made on first start."""
@@ -162,6 +164,7 @@ class AgentDirectory:
         if agent is not None:
             self._by_name.pop(agent.name, None)
             self._dropped[agent_id] = agent.name
+            self.names += 1
 
     def former_name(self, agent_id: AgentId) -> str | None:
         """The name of an agent, also after it was dropped in this process."""
@@ -174,6 +177,8 @@ class AgentDirectory:
             await self._changed()
 
     def _keep(self, agent: AgentProfile) -> None:
+        if agent.id not in self._by_id:
+            self.names += 1
         self._by_name[agent.name] = agent
         self._by_id[agent.id] = agent
 

@@ -33,7 +33,8 @@ class Rows:
     """Parallel arrays by row.
 
     Rows keep their number for as long as their memory is resident, across growth too. `places`
-    belongs to the scopes of the residents.
+    belongs to the scopes of the residents, `classes` to their access classes; `accesses` counts
+    those that nobody took yet.
     """
 
     def __init__(self, dim: int, capacity: int) -> None:
@@ -43,6 +44,8 @@ class Rows:
         self.last_ms: NDArray[np.int64] = untouched(np.int64, capacity)
         self.evictable: NDArray[np.bool_] = untouched(np.bool_, capacity)
         self.places: NDArray[np.int32] = untouched(np.int32, capacity)
+        self.classes: NDArray[np.int32] = untouched(np.int32, capacity)
+        self.accesses: NDArray[np.uint32] = untouched(np.uint32, capacity)
         self.used = 0
         self._free = array("i")
 
@@ -55,7 +58,8 @@ class Rows:
     def nbytes(self) -> int:
         """Allocated bytes."""
         arrays = (self.labels, self.heat, self.last_ms, self.evictable, self.places)
-        return self.codes.nbytes + sum(each.nbytes for each in arrays)
+        own = sum(each.nbytes for each in arrays) + self.classes.nbytes + self.accesses.nbytes
+        return self.codes.nbytes + own
 
     def next_free(self, count: int) -> list[int]:
         """The rows that the next `put` of so many takes; the caller has made sure of room."""
@@ -120,3 +124,5 @@ class Rows:
             self.last_ms = grown(self.last_ms, capacity)
             self.evictable = grown(self.evictable, capacity)
             self.places = grown(self.places, capacity)
+            self.classes = grown(self.classes, capacity)
+            self.accesses = grown(self.accesses, capacity)

@@ -88,27 +88,23 @@ class Answers:
 
 def encode_record(resident: Resident, agent: str, project: str | None) -> bytes:
     """What stands in a `messages.Hit` behind its scores."""
-    return b"".join(
-        map(
-            _encode,
-            (
-                resident.id,
-                resident.content,
-                resident.kind,
-                agent,
-                resident.type,
-                resident.tags,
-                resident.importance,
-                resident.pinned,
-                resident.foreign,
-                resident.created_ms,
-                project,
-                resident.scope_label,
-                resident.who,
-                resident.expires_ms,
-            ),
-        )
+    rest = (
+        resident.id,
+        resident.content,
+        resident.kind,
+        agent,
+        resident.type,
+        resident.tags,
+        resident.importance,
+        resident.pinned,
+        resident.foreign,
+        resident.created_ms,
+        project,
+        resident.scope_label,
+        resident.who,
+        resident.expires_ms,
     )
+    return _encode(rest)[1:]  # without the header of an array of up to 15
 
 
 def _doubles(numbers: NDArray[np.float64]) -> NDArray[np.uint8]:

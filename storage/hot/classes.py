@@ -86,6 +86,8 @@ class Verdicts:
         self._judge = judge
         self._epoch = 0
         self._known = 0
+        self.some_expire = False
+        """Whether any verdict may be UNTIL."""
         self._verdicts: NDArray[np.int8] = np.zeros(0, np.int8)
 
     def of(self, classes: Classes) -> NDArray[np.int8]:
@@ -102,5 +104,6 @@ class Verdicts:
                 if of is not None:
                     seen = self._judge(of.unexpired())
                     self._verdicts[number] = (UNTIL if of.expires else SEEN) if seen else HIDDEN
+                    self.some_expire |= of.expires and seen
             self._known = len(classes.entered)
         return self._verdicts

@@ -44,6 +44,18 @@ class _Scope:
         self.rows = array("i")
 
 
+def _counted(rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Each row once, and how often it was there; for the few of an answer `np.unique` is slow."""
+    rows = np.sort(rows)
+    first = np.empty(len(rows), np.bool_)
+    first[:1] = True
+    np.not_equal(rows[1:], rows[:-1], out=first[1:])
+    places = first.nonzero()[0]
+    if len(places) == len(rows):
+        return rows, np.ones(len(rows), np.intp)
+    return rows[places], np.diff(places, append=len(rows))
+
+
 class Residents:
     """Records by memory id, label and row."""
 
@@ -138,10 +150,7 @@ class Residents:
     def touch_rows(self, at: NDArray[np.intp], now_ms: int, half_life_ms: int) -> None:
         """Warm the residents of these rows by one access for each time that they are named."""
         rows = self.rows
-        at = np.sort(at)
-        first = np.flatnonzero(np.diff(at, prepend=-1))
-        times = np.diff(first, append=len(at))
-        at = at[first]
+        at, times = _counted(at)
         rows.heat[at] = heat.warmed_each(rows.heat[at], times, now_ms, half_life_ms)
         rows.last_ms[at] = np.maximum(rows.last_ms[at], now_ms)
         rows.accesses[at] += times.astype(np.uint32)

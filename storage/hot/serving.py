@@ -7,6 +7,7 @@ hold of the graph's lock, so that rows, verdicts and bytes belong together.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from storage.hot.attached import Attached
 from storage.hot.classes import HIDDEN, UNTIL, Verdicts
 from storage.hot.rows import ROW_MASK
-from storage.hot.searching import Searching
+from storage.hot.searching import HEAD, Searching, within
 from storage.model import Resident
 
 
@@ -81,34 +82,49 @@ class Serving(Searching):
         everything = list(range(len(units)))
         with self._lock:
             tries = self._tries(asking.k, asking.agents, True)
-            if tries is None:
-                self._searches += len(units)
-                return _nothing(len(units), short=[])
+            if not tries:
+                return _nothing(len(units), short=[] if tries is None else everything)
             settings = self._settings
-            found = (
-                self._index.nearest(units, tries[0], settings.ef, settings.threads)
-                if tries
-                else None
-            )
+            found = self._index.nearest(units, tries[0], settings.ef, settings.threads)
             if found is None:
                 return _nothing(len(units), short=everything)
             self._searches += len(units)
             labels, cosines = found
-            rows = labels & ROW_MASK
-            passed = self._passed(labels, rows, asking)
-            rank = np.cumsum(passed, axis=1)
-            short = np.flatnonzero(rank[:, -1] < asking.k).tolist()
+            width = tries[0] if asking.agents is not None else min(asking.k + HEAD, tries[0])
+            passed, least = self._passed(labels[:, :width], asking)
+            if least < asking.k and width < tries[0]:
+                width = tries[0]
+                passed, least = self._passed(labels, asking)
+            short = [] if least >= asking.k else _short(passed, asking.k)
+            rank = passed.cumsum(axis=1)
             passed &= rank <= asking.k
-            passed &= cosines >= asking.least
-            if short:
-                passed[short] = False
-            taken = rows[passed]
+            passed &= cosines[:, :width] >= asking.least
+            passed[short] = False
+            taken = labels[:, :width][passed] & ROW_MASK
             values = attached.at(taken.tolist())
             missing = self._missing(taken, values) if None in values else {}
             self._residents.touch_rows(taken, asking.now_ms, settings.half_life_ms)
-        bounds = [0, *np.cumsum(np.count_nonzero(passed, axis=1)).tolist()]
-        near = np.clip(cosines[passed], -1, 1)
-        return Served(bounds, near, values, missing, short)
+        counts = passed.sum(axis=1).tolist()
+        bounds = [0, *itertools.accumulate(counts)]
+        return Served(bounds, within(cosines[:, :width][passed]), values, missing, short)
+
+    def _passed(self, labels: NDArray[np.int64], asking: Asking) -> tuple[NDArray[np.bool_], int]:
+        """Which neighbours pass, of shape (n, width), and how many of a question at least."""
+        seen = self._rows.table.take(labels & ROW_MASK, mode="clip")
+        verdicts = asking.verdicts.of(self._residents.classes)
+        judged = verdicts.take(seen["of"], mode="clip")
+        passed: NDArray[np.bool_] = seen["label"] == labels
+        passed &= judged != HIDDEN
+        if asking.gone is not None:
+            doubtful = passed
+        elif asking.verdicts.some_expire:
+            doubtful = passed & (judged == UNTIL)
+        else:
+            return passed, int(passed.sum(axis=1).min())
+        for question, place in zip(*np.nonzero(doubtful), strict=True):
+            record = self._residents.record_at(int(labels[question, place]) & ROW_MASK)
+            passed[question, place] = record is not None and _stays(record, asking)
+        return passed, int(passed.sum(axis=1).min())
 
     def _missing(
         self, rows: NDArray[np.int64], values: Sequence[bytes | None]
@@ -121,25 +137,16 @@ class Serving(Searching):
         }
         return {at: record for at, record in records.items() if record is not None}
 
-    def _passed(
-        self, labels: NDArray[np.int64], rows: NDArray[np.int64], asking: Asking
-    ) -> NDArray[np.bool_]:
-        passed: NDArray[np.bool_] = self._rows.at(rows) == labels
-        verdicts = asking.verdicts.of(self._residents.classes)
-        judged = verdicts[self._rows.classes.take(rows, mode="clip")]
-        passed &= judged != HIDDEN
-        doubtful = passed if asking.gone is not None else passed & (judged == UNTIL)
-        if doubtful.any():
-            for question, place in zip(*np.nonzero(doubtful), strict=True):
-                record = self._residents.record_at(int(rows[question, place]))
-                passed[question, place] = record is not None and _stays(record, asking)
-        return passed
-
 
 def _stays(record: Resident, asking: Asking) -> bool:
     if record.expires_ms is not None and record.expires_ms <= asking.now_ms:
         return False
     return asking.gone is None or not asking.gone(record.id)
+
+
+def _short(passed: NDArray[np.bool_], k: int) -> list[int]:
+    short: list[int] = np.flatnonzero(passed.sum(axis=1) < k).tolist()
+    return short
 
 
 def _nothing(count: int, *, short: list[int]) -> Served:

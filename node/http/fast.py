@@ -69,7 +69,7 @@ class FastRecalls:
     def __init__(self, services: Services) -> None:
         self.calls = 0
         self._services = services
-        self._encoded = EncodedRecords(services.memory, self._record)
+        self.encoded = EncodedRecords(services.memory, self._record)
         self._waiting: list[tuple[Search, asyncio.Future[Encoded]]] = []
 
     async def answer(self, call: Call) -> Reply | None:
@@ -111,7 +111,7 @@ class FastRecalls:
             asyncio.get_running_loop().call_soon(self._search)
         self.calls += 1
         try:
-            found = self._encoded.answers([search for search, _ in batch])
+            found = self.encoded.answers([search for search, _ in batch])
         except Exception as error:  # noqa: BLE001 - raised where each of them waits
             for _, future in batch:
                 if not future.done():

@@ -89,7 +89,7 @@ class EncodedRecords:
             others = hits_of(self._context, [group[at] for at in served.short])
             for at, hits in zip(served.short, others, strict=True):
                 cosines = np.array([hit.score for hit in hits], np.float32)
-                answers[at] = Encoded(cosines, self._made([hit.resident for hit in hits]))
+                answers[at] = Encoded(cosines, self._of([hit.resident for hit in hits]))
         return answers
 
     def _rights(self, rights: _Rights, search: Search) -> Verdicts:
@@ -105,6 +105,12 @@ class EncodedRecords:
             return served.values  # type: ignore[return-value]  # each of them is there
         made = dict(zip(served.missing, self._made(served.missing.values()), strict=True))
         return [made[at] if value is None else value for at, value in enumerate(served.values)]
+
+    def _of(self, residents: Sequence[Resident]) -> list[bytes]:
+        kept = self._graph.kept(self._attached, residents)
+        pairs = zip(residents, kept, strict=True)
+        made = iter(self._made([resident for resident, value in pairs if value is None]))
+        return [next(made) if value is None else value for value in kept]
 
     def _made(self, residents: Iterable[Resident]) -> list[bytes]:
         made = [(resident, self._encode(resident)) for resident in residents]

@@ -29,6 +29,10 @@ class Attached:
         """Bytes that are kept."""
         return self._size
 
+    def get(self, row: int) -> bytes | None:
+        """What is kept for a row."""
+        return self._held.get(row)
+
     def at(self, rows: Iterable[int]) -> list[bytes | None]:
         """What is kept for each of these rows."""
         return list(map(self._held.get, rows))

@@ -68,14 +68,26 @@ class Serving(Searching):
         """Keep bytes that were made of records, but not of such that left or changed meanwhile."""
         with self._lock:
             for resident, value in made:
-                row = self._residents.row_of(resident.id)
-                if row is not None and self._residents.record_at(row) is resident:
+                row = self._row_of(resident)
+                if row is not None:
                     attached.put(row, value)
+
+    def kept(self, attached: Attached, residents: Iterable[Resident]) -> list[bytes | None]:
+        """What is kept for each of these records, if it is the one that is resident."""
+        with self._lock:
+            rows = [self._row_of(resident) for resident in residents]
+            return [None if row is None else attached.get(row) for row in rows]
 
     def detach_all(self, attached: Attached) -> None:
         """Keep none of them any longer."""
         with self._lock:
             attached.clear()
+
+    def _row_of(self, resident: Resident) -> int | None:
+        """The row of this very record; None when it left or changed."""
+        row = self._residents.row_of(resident.id)
+        here = row is not None and self._residents.record_at(row) is resident
+        return row if here else None
 
     def serve(self, units: NDArray[np.float32], asking: Asking, attached: Attached) -> Served:
         """The hits of unit vectors of shape (n, dim) for one who asks; they count as accesses."""

@@ -120,6 +120,7 @@ class FastRecalls:
         for (_, future), answer in zip(batch, found, strict=True):
             if not future.done():
                 future.set_result(answer)
+        asyncio.get_running_loop().call_soon(self.encoded.count)
 
     def encode(self, found: Encoded, limit: int) -> bytes:
         """The answer that these hits are, as `answer_view` says it."""

@@ -51,6 +51,7 @@ class EncodedRecords:
         self._attached = self._graph.attach(limit)
         self._names: tuple[int, Access] | None = None
         self._verdicts: dict[_Rights, Verdicts] = {}
+        self._uncounted: list[NDArray[np.int64]] = []
 
     def __len__(self) -> int:
         return len(self._attached)
@@ -61,7 +62,7 @@ class EncodedRecords:
         return self._attached.size
 
     def answers(self, searches: Sequence[Search]) -> list[Encoded]:
-        """The answers from residents alone; the hits count as recalled.
+        """The answers from residents alone; call `count` when they are on their way.
 
         The searches have no filters beyond agents. One call for all that are alike.
         """
@@ -76,10 +77,18 @@ class EncodedRecords:
             answers.update(zip(places, self._served(rights, group), strict=True))
         return [answers[at] for at in range(len(searches))]
 
+    def count(self) -> None:
+        """Count the hits of the last answers as recalled: work that nobody waits for."""
+        now_ms = int(self._context.now().timestamp() * 1000)
+        served, self._uncounted = self._uncounted, []
+        for labels in served:
+            self._graph.count(labels, now_ms)
+
     def _served(self, rights: _Rights, group: Sequence[Search]) -> list[Encoded]:
         who = asking(self._context, group[0], self._rights(rights, group[0]))
         units = np.concatenate([search.vector for search in group]).reshape(len(group), -1)
         served = self._graph.serve(units, who, self._attached)
+        self._uncounted.append(served.labels)
         records = self._filled(served)
         answers = [
             Encoded(served.cosines[start:stop], records[start:stop])

@@ -66,6 +66,10 @@ class Answers:
             begin = end
         return frames, [len(answer.records) for answer in answers]
 
+    def count(self) -> None:
+        """Count the hits of the last frames as recalled."""
+        self._encoded.count()
+
     def _whys(self, answers: Sequence[Encoded]) -> list[bytes]:
         """What stands before the record of each hit of all answers."""
         cosines = np.concatenate([answer.cosines for answer in answers]).astype(np.float64)

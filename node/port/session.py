@@ -305,8 +305,12 @@ class Session:
                 frames.append(encode(records.failed(request.id, each)))
         answered, hits = self._answers.frames(good, degraded)
         frames += answered
-        self._count(hits, refused, time.perf_counter() - begun)
-        await self._send(b"".join(frames))
+        seconds = time.perf_counter() - begun
+        try:
+            await self._send(b"".join(frames))
+        finally:
+            self._answers.count()
+            self._count(hits, refused, seconds)
 
     def _count(self, hits: Sequence[int], refused: Iterable[MnemeshError], seconds: float) -> None:
         metrics = self._services.metrics.memory

@@ -144,11 +144,14 @@ class Residents:
         known = self._rows_of
         rows = [known.get(each, each) for each in ids]
         resident = [row for row in rows if isinstance(row, int)]
-        self.touch_rows(np.array(resident, np.intp), now_ms, half_life_ms)
+        self._touch_rows(np.array(resident, np.intp), now_ms, half_life_ms)
         self._left.update(each for each in rows if isinstance(each, bytes))
 
-    def touch_rows(self, at: NDArray[np.intp], now_ms: int, half_life_ms: int) -> None:
-        """Warm the residents of these rows by one access for each time that they are named."""
+    def touch_labels(self, labels: NDArray[np.int64], now_ms: int, half_life_ms: int) -> None:
+        """Warm the residents with these labels by one access for each time that they are named."""
+        self._touch_rows(labels[self.rows.have(labels)] & ROW_MASK, now_ms, half_life_ms)
+
+    def _touch_rows(self, at: NDArray[np.intp], now_ms: int, half_life_ms: int) -> None:
         rows = self.rows
         at, times = _counted(at)
         rows.heat[at] = heat.warmed_each(rows.heat[at], times, now_ms, half_life_ms)

@@ -8,7 +8,7 @@ hold of the graph's lock, so that rows, verdicts and bytes belong together.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,11 +41,13 @@ class Asking:
 class Served:
     """The hits of questions one after the other, those of question i at bounds[i] : bounds[i + 1].
 
+    `labels` names them for `count`.
     `values` is what is kept for each hit; where nothing is, `missing` has the record. `short`
     names the questions that another search must answer: more may pass than were looked at.
     """
 
     bounds: list[int]
+    labels: NDArray[np.int64]
     cosines: NDArray[np.float32]
     values: list[bytes | None]
     missing: dict[int, Resident]
@@ -90,7 +92,7 @@ class Serving(Searching):
         return row if here else None
 
     def serve(self, units: NDArray[np.float32], asking: Asking, attached: Attached) -> Served:
-        """The hits of unit vectors of shape (n, dim) for one who asks; they count as accesses."""
+        """The hits of unit vectors of shape (n, dim) for one who asks; `count` warms them."""
         everything = list(range(len(units)))
         with self._lock:
             tries = self._tries(asking.k, asking.agents, True)
@@ -112,13 +114,18 @@ class Serving(Searching):
             passed &= rank <= asking.k
             passed &= cosines[:, :width] >= asking.least
             passed[short] = False
-            taken = labels[:, :width][passed] & ROW_MASK
-            values = attached.at(taken.tolist())
-            missing = self._missing(taken, values) if None in values else {}
-            self._residents.touch_rows(taken, asking.now_ms, settings.half_life_ms)
+            taken = labels[:, :width][passed]
+            rows = (taken & ROW_MASK).tolist()
+            values = attached.at(rows)
+            missing = self._missing(rows, values) if None in values else {}
         counts = passed.sum(axis=1).tolist()
         bounds = [0, *itertools.accumulate(counts)]
-        return Served(bounds, within(cosines[:, :width][passed]), values, missing, short)
+        return Served(bounds, taken, within(cosines[:, :width][passed]), values, missing, short)
+
+    def count(self, labels: NDArray[np.int64], now_ms: int) -> None:
+        """One access for each time that a label was served; those that left are not warmed."""
+        with self._lock:
+            self._residents.touch_labels(labels, now_ms, self._settings.half_life_ms)
 
     def _passed(self, labels: NDArray[np.int64], asking: Asking) -> tuple[NDArray[np.bool_], int]:
         """Which neighbours pass, of shape (n, width), and how many of a question at least."""
@@ -138,13 +145,11 @@ class Serving(Searching):
             passed[question, place] = record is not None and _stays(record, asking)
         return passed, int(passed.sum(axis=1).min())
 
-    def _missing(
-        self, rows: NDArray[np.int64], values: Sequence[bytes | None]
-    ) -> dict[int, Resident]:
+    def _missing(self, rows: list[int], values: list[bytes | None]) -> dict[int, Resident]:
         record_at = self._residents.record_at
         records = {
             at: record_at(row)
-            for at, (row, value) in enumerate(zip(rows.tolist(), values, strict=True))
+            for at, (row, value) in enumerate(zip(rows, values, strict=True))
             if value is None
         }
         return {at: record for at, record in records.items() if record is not None}
@@ -162,4 +167,4 @@ def _short(passed: NDArray[np.bool_], k: int) -> list[int]:
 
 
 def _nothing(count: int, *, short: list[int]) -> Served:
-    return Served([0] * (count + 1), np.empty(0, np.float32), [], {}, short)
+    return Served([0] * (count + 1), np.empty(0, np.int64), np.empty(0, np.float32), [], {}, short)

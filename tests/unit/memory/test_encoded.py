@@ -218,6 +218,7 @@ def test_hits_of_an_answer_count_as_accesses() -> None:
     encoded = EncodedRecords(services(graph).memory, lambda resident: resident.id)
     found = ask(encoded, 5).records
     assert ask(encoded, 5).records == found
+    encoded.count()
     assert graph.take_accesses() == dict.fromkeys(found, 2)
     assert graph.take_accesses() == {}
 
@@ -226,6 +227,17 @@ def test_accesses_of_what_left_are_not_lost() -> None:
     graph = graph_of(record(number) for number in range(30))
     encoded = EncodedRecords(services(graph).memory, lambda resident: resident.id)
     found = ask(encoded, 5).records
+    encoded.count()
     graph.evict(found[:2])
     graph.insert([record(99)], np.ones((1, DIM), np.float32))
     assert graph.take_accesses() == dict.fromkeys(found, 1)
+
+
+def test_what_left_before_it_is_counted_does_not_warm_who_came_in_its_place() -> None:
+    graph = graph_of(record(number) for number in range(30))
+    encoded = EncodedRecords(services(graph).memory, lambda resident: resident.id)
+    found = ask(encoded, 5).records
+    graph.evict(found[:2])
+    graph.insert([record(98), record(99)], np.eye(2, DIM, dtype=np.float32))
+    encoded.count()
+    assert graph.take_accesses() == dict.fromkeys(found[2:], 1)

@@ -8,9 +8,9 @@ millisecond. Many at once, and what a filter leaves few of, are searched in a th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
 import numpy as np
 import trio
 from numpy.typing import NDArray
@@ -25,8 +25,7 @@ from storage.model import AgentId, MemoryKind, Reader, ReadPolicy, Resident
 from storage.visibility import visible
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Search:
+class Search(msgspec.Struct, frozen=True, eq=False):
     """A unit vector of shape (dim,), how many hits are wanted, and for whom."""
 
     vector: NDArray[np.float32]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import trio
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from storage.content import check_text
 from storage.errors import InvalidInput, MnemeshError
 from storage.filters import NO_FILTERS, Filters
 from storage.hot.reports import Hit
+from storage.hot.vectors import UNIT_SLACK
 from storage.memories import Found
 from storage.model import AgentId, AgentProfile, Reader, Resident
 from storage.words import Matches
@@ -28,8 +30,7 @@ MAX_QUERY = 16 * 1024
 OVERFETCH = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(msgspec.Struct, frozen=True, eq=False):
     """What an agent asks. `fast` answers from residents alone and touches no database.
 
     `deadline_s` shortens the time that the searches of rows may take.
@@ -237,10 +238,12 @@ def _given(context: MemoryContext, given: NDArray[np.float32]) -> NDArray[np.flo
             f"vector has {vector.size} numbers, model {context.embedder.model_id} "
             f"has {context.embedder.dimension}"
         )
-    norm = math.sqrt(vector @ vector)
-    if not math.isfinite(norm) or norm < 1e-6:
+    square = float(vector @ vector)
+    if abs(square - 1) < UNIT_SLACK:
+        return vector
+    if not math.isfinite(square) or square < 1e-12:
         raise InvalidInput("vector must be finite and not zero")
-    return vector / np.float32(norm)
+    return vector / np.float32(math.sqrt(square))
 
 
 async def _side_by_side(

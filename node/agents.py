@@ -20,10 +20,13 @@ from storage.model import (
     AgentId,
     AgentProfile,
     Memory,
+    MemoryId,
     MemoryKind,
     ProjectId,
     Reader,
     ReadPolicy,
+    Scope,
+    ScopeKind,
     Visibility,
     id_text,
     parse_id,
@@ -87,6 +90,20 @@ class AgentDirectory:
         if found is None:
             raise NotFound(f"agent not found: {text[:MAX_NAME]}")
         return found
+
+    def reader_named(self, text: str | None) -> AgentProfile:
+        """As `resolve`, for a read: who has no row here is isolated.
+
+        By its UUID such an agent still reads its own, by an unknown name nothing.
+        """
+        try:
+            return self.resolve(text)
+        except NotFound:
+            name = text or ""
+        try:
+            return AgentProfile(id=parse_id(name, "agent_id"), name=name)
+        except InvalidInput:
+            return AgentProfile(id=self._node.new_id(), name=name[:MAX_NAME])
 
     def label(self, agent_id: AgentId) -> str:
         """The agent's name here, or the UUID of one without a row."""
@@ -157,11 +174,22 @@ class AgentDirectory:
         return made
 
     def drop(self, agent_id: AgentId) -> None:
-        """Forget the names of an agent whose rows an erasure removed."""
+        """Forget the names of an agent that is going, or whose rows an erasure removed."""
         agent = self._by_id.pop(agent_id, None)
         if agent is not None:
             self._by_name.pop(agent.name, None)
             self._dropped[agent_id] = agent.name
+
+    async def remove(self, agent: AgentProfile) -> MemoryId | None:
+        """Take row, name and position of an agent away; the id of its position.
+
+        Its key and its cards stay: they vouch for what it wrote. Whoever wrote for it when this
+        began has committed when this returns.
+        """
+        self.drop(agent.id)
+        position = await self._db.transact(self._remove, agent)
+        await self._tell()
+        return position
 
     def former_name(self, agent_id: AgentId) -> str | None:
         """The name of an agent, also after it was dropped in this process."""
@@ -210,6 +238,14 @@ class AgentDirectory:
         await memories.insert(tx, position)
         await memories.insert_vector(tx, position, self._embedder.model_id, vector)
         await history.record(tx, position, "created", now=now, changed_by="node")
+
+    async def _remove(self, tx: Tx, agent: AgentProfile) -> MemoryId | None:
+        await self._node.gate.lock(tx, Scope(ScopeKind.AGENT, agent.id))
+        position = await memories.position_of(tx, agent.id)
+        if position is not None:
+            await memories.purge(tx, [position.id])
+        await principals.remove_agent(tx, agent.id)
+        return None if position is None else position.id
 
     async def _vouch(self, tx: Tx, agent: AgentProfile, project_id: ProjectId) -> bool:
         if await peers.card(tx, agent.id, project_id) is not None:

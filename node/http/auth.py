@@ -123,22 +123,24 @@ class Authority:
 
 
 def choose_agent(
-    who: Credential, given: str | None, agents: AgentDirectory, own: str
+    who: Credential, given: str | None, agents: AgentDirectory, own: str, *, reads: bool = False
 ) -> AgentProfile:
     """The agent that a request acts for.
 
     The given one if the credential reaches it, else the credential's, else, for callers who are
-    bound to none, the node's `own`. Raises AccessDenied, InvalidInput, NotFound.
+    bound to none, the node's `own`. One that is unknown here is not found, or isolated when the
+    request only `reads`. Raises AccessDenied, InvalidInput, NotFound.
     """
+    find = agents.reader_named if reads else agents.resolve
     bound = who.bound_agent
     if bound is not None:
         if given is not None and given != bound and not _same_agent(given, bound, agents):
             raise AccessDenied(f"scope restricted to agent '{bound}'")
-        profile = agents.resolve(bound)
+        profile = find(bound)
     elif given is not None:
-        profile = agents.resolve(given)
+        profile = find(given)
     elif who.is_admin:
-        profile = agents.resolve(own)
+        profile = find(own)
     else:
         raise InvalidInput("agent_id is required")
     return profile

@@ -8,6 +8,7 @@ is refused or unusual in any way takes the plain way and so has the plain way's 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -21,7 +22,7 @@ from node.http.views import meta_view, project_label, record_view
 from node.memory.encoded import EncodedRecords, Pieces
 from node.memory.nearest import Search, hits_of, lacking
 from node.memory.ranking import Source
-from node.memory.recall import MAX_LIMIT, Question, checked, search_of
+from node.memory.recall import MAX_LIMIT, Question, Stage, checked, search_of
 from storage.hot.reports import Hit
 from storage.model import Resident
 
@@ -85,16 +86,18 @@ class FastRecalls:
             vector = np.asarray(given.vector, np.float32)
             question = Question(
                 query=given.query,
-                agent=call.agent(given.agent_id),
+                agent=call.reader(given.agent_id),
                 limit=limit,
                 superseded=given.include_superseded,
                 fast=True,
                 vector=vector,
             )
             checked(question)
+            begun = time.perf_counter()
             hits = await self._hits(search_of(services.memory, question, vector))
+            seconds = time.perf_counter() - begun
         services.metrics.memory.recall_hits.observe(len(hits))
-        return Reply(raw=self.encode(hits, limit))
+        return Reply(raw=self.encode(hits, limit, seconds))
 
     async def _hits(self, search: Search) -> list[Hit]:
         loop = asyncio.get_running_loop()
@@ -121,8 +124,8 @@ class FastRecalls:
             if not future.done():
                 future.set_result(hits)
 
-    def encode(self, hits: Sequence[Hit], limit: int) -> bytes:
-        """The answer that these hits are, as `answer_view` says it."""
+    def encode(self, hits: Sequence[Hit], limit: int, seconds: float) -> bytes:
+        """The answer that these hits are, as `answer_view` says it, found in so long."""
         services = self._services
         alpha = services.memory.settings.alpha
         rows: list[bytes] = []
@@ -137,8 +140,13 @@ class FastRecalls:
                 b'%b,"score":%a,"source":"%b","tier":"hot","cosine":%a,"words":0.0,%b'
                 % (head, round(alpha * cosine, 6), _SOURCE, round(cosine, 6), tail)
             )
-        meta = _json.encode(meta_view(lacking(services.memory)))
-        return b'{"results":[%b],"limit":%d,"meta":%b}' % (b",".join(rows), limit, meta)
+        stages = (Stage("hot", seconds, len(hits)),)
+        meta = _json.encode(meta_view(lacking(services.memory), stages))
+        return b'{"results":[%b],"constraints":[],"limit":%d,"meta":%b}' % (
+            b",".join(rows),
+            limit,
+            meta,
+        )
 
 
 _SOURCE: Final = Source.VECTOR.value.encode("ascii")

@@ -25,8 +25,8 @@ def filled(path: str) -> str:
 
 
 async def ask(edge: Edge, method: str, path: str, media: str, **options: Any) -> Any:
-    if method == "GET":
-        return await edge.get(path, **options)
+    if method != "POST":
+        return await edge.request(method, path, **options)
     return await edge.post(path, {}, headers={"Content-Type": media}, **options)
 
 

@@ -12,7 +12,7 @@ import trio
 from erasure import forget as erasing
 from node.memory import forget as ending
 from node.memory import reading
-from node.memory.forget import RecoverRefused
+from node.memory.forget import StateConflict
 from storage import clock, deliveries, outbox, records, tombstones
 from storage.errors import InvalidInput, NotFound
 from storage.keyring import public_bytes
@@ -188,7 +188,7 @@ async def test_forgetting_after_a_delete_purges_under_the_first_tombstone(world:
 async def test_l_15_recover_within_its_window(world: World) -> None:
     agent = await world.agent("a1")
     memory = await world.store(agent, "comes back")
-    with pytest.raises(RecoverRefused) as live:
+    with pytest.raises(StateConflict) as live:
         await ending.recover(world.context, agent, memory.id)
     assert live.value.status == "not_deleted"
     await ending.soft_delete(world.context, agent, [memory.id])
@@ -199,7 +199,7 @@ async def test_l_15_recover_within_its_window(world: World) -> None:
     assert await world.found(agent, "comes back") == {memory.id}
     await ending.soft_delete(world.context, agent, [memory.id])
     world.pass_time(days=31)
-    with pytest.raises(RecoverRefused, match=r"Recover window expired \(30 days\)") as late:
+    with pytest.raises(StateConflict, match=r"Recover window expired \(30 days\)") as late:
         await ending.recover(world.context, agent, memory.id)
     assert late.value.status == "retention_expired"
     await ending.forget(world.context, agent, [memory.id])
@@ -236,7 +236,7 @@ async def test_a_text_stored_again_stands_in_the_way_of_recovery(world: World) -
     old = await world.store(agent, "twin")
     await ending.soft_delete(world.context, agent, [old.id])
     new = await world.store(agent, "twin")
-    with pytest.raises(RecoverRefused) as caught:
+    with pytest.raises(StateConflict) as caught:
         await ending.recover(world.context, agent, old.id)
     assert (caught.value.status, caught.value.live_id) == ("duplicate", new.id)
 
@@ -246,7 +246,7 @@ async def test_an_expired_memory_does_not_come_back(world: World) -> None:
     memory = await world.store(agent, "brief", expires_at=world.now[0] + timedelta(hours=1))
     await ending.soft_delete(world.context, agent, [memory.id])
     world.pass_time(hours=2)
-    with pytest.raises(RecoverRefused) as caught:
+    with pytest.raises(StateConflict) as caught:
         await ending.recover(world.context, agent, memory.id)
     assert caught.value.status == "expired"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from node.http import fast
 from node.http.views import answer_view
 from node.memory.encoded import LARGEST, EncodedRecords
 from node.memory.ranking import Source
-from node.memory.recall import Answer, RecallHit
+from node.memory.recall import Answer, RecallHit, Stage
 from node.port import records
 from node.port.answers import Answers
 from node.port.codec import encode
@@ -70,9 +71,10 @@ def test_json_of_encoded_records_is_the_json_of_the_answer(
     hits = [Hit(resident, score) for resident, score in found]
     node = services(ALPHA, hits, "filling" if degraded else None)
     recalls = fast.FastRecalls(node)
-    expected = answer_view(node, plain(node, hits, degraded), limit)
+    answer = replace(plain(node, hits, degraded), stages=(Stage("hot", 0.0125, len(hits)),))
+    expected = answer_view(node, answer, limit)
     for _ in range(2):
-        told = json.loads(recalls.encode(hits, limit))
+        told = json.loads(recalls.encode(hits, limit, 0.0125))
         assert told == expected
         assert json.dumps(told) == json.dumps(expected)
 

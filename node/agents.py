@@ -13,7 +13,7 @@ from node.embed.base import Embedder
 from storage import clock, history, memories, peers, principals, records
 from storage.access import LiveAccess
 from storage.content import check_text, normalize
-from storage.errors import InvalidInput, NotFound
+from storage.errors import InvalidInput, NotFound, ScopeErased
 from storage.keyring import public_bytes
 from storage.local import LocalNode
 from storage.model import (
@@ -56,6 +56,7 @@ class AgentDirectory:
         self._by_name: dict[str, AgentProfile] = {}
         self._by_id: dict[AgentId, AgentProfile] = {}
         self._dropped: dict[AgentId, str] = {}
+        self._erased: set[AgentId] = set()
         self._changed: Callable[[], Awaitable[None]] | None = None
 
     async def load(self) -> None:
@@ -78,7 +79,10 @@ class AgentDirectory:
         return self._by_id.get(agent_id)
 
     def resolve(self, text: str | None) -> AgentProfile:
-        """The agent with this name or UUID; the node's own without one. Raises NotFound."""
+        """The agent with this name or UUID; the node's own without one.
+
+        Raises NotFound, and ScopeErased for one that was erased in this process.
+        """
         if text is None:
             return self._by_name[DEFAULT_AGENT]
         found = self._by_name.get(text)
@@ -88,6 +92,8 @@ class AgentDirectory:
             except InvalidInput:
                 found = None
         if found is None:
+            if any(text in (self._dropped.get(one), id_text(one)) for one in self._erased):
+                raise ScopeErased()
             raise NotFound(f"agent not found: {text[:MAX_NAME]}")
         return found
 
@@ -98,7 +104,7 @@ class AgentDirectory:
         """
         try:
             return self.resolve(text)
-        except NotFound:
+        except (NotFound, ScopeErased):
             name = text or ""
         try:
             return AgentProfile(id=parse_id(name, "agent_id"), name=name)
@@ -174,7 +180,11 @@ class AgentDirectory:
         return made
 
     def drop(self, agent_id: AgentId) -> None:
-        """Forget the names of an agent that is going, or whose rows an erasure removed."""
+        """Forget the names of an agent that is being erased."""
+        self._erased.add(agent_id)
+        self._leave(agent_id)
+
+    def _leave(self, agent_id: AgentId) -> None:
         agent = self._by_id.pop(agent_id, None)
         if agent is not None:
             self._by_name.pop(agent.name, None)
@@ -186,7 +196,7 @@ class AgentDirectory:
         Its key and its cards stay: they vouch for what it wrote. Whoever wrote for it when this
         began has committed when this returns.
         """
-        self.drop(agent.id)
+        self._leave(agent.id)
         position = await self._db.transact(self._remove, agent)
         await self._tell()
         return position

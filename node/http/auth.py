@@ -17,7 +17,7 @@ from node.http.rates import RateLimiter
 from node.http.tokens import ROLES, Claims, Permission
 from node.sections import AuthSection, is_loopback
 from storage.access import Access
-from storage.errors import InvalidInput, NotFound
+from storage.errors import InvalidInput, NotFound, ScopeErased
 from storage.model import AgentProfile, ProjectId, id_text
 
 OPEN: Final = "open"
@@ -129,7 +129,7 @@ def choose_agent(
 
     The given one if the credential reaches it, else the credential's, else, for callers who are
     bound to none, the node's `own`. One that is unknown here is not found, or isolated when the
-    request only `reads`. Raises AccessDenied, InvalidInput, NotFound.
+    request only `reads`. Raises AccessDenied, InvalidInput, NotFound, ScopeErased.
     """
     find = agents.reader_named if reads else agents.resolve
     bound = who.bound_agent
@@ -168,5 +168,5 @@ def choose_project(who: Credential, given: str | None, access: Access) -> Projec
 def _same_agent(given: str, bound: str, agents: AgentDirectory) -> bool:
     try:
         return agents.resolve(given).id == agents.resolve(bound).id
-    except NotFound:
+    except (NotFound, ScopeErased):
         return False

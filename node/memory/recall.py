@@ -68,11 +68,14 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Hits, best first, and the names of the searches that failed or ran out of time."""
+    """Hits, best first, and the names of the searches that failed or ran out of time.
+
+    Two answers are equal when they say the same, however long it took.
+    """
 
     hits: tuple[RecallHit, ...]
     degraded: tuple[str, ...] = ()
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[Stage, ...] = field(default=(), compare=False)
 
 
 @dataclass(slots=True)

@@ -57,6 +57,22 @@ async def test_modify_answers_with_the_row_as_it_is_now(edge: Edge) -> None:
     assert [event["event"] for event in history["events"]] == ["created", "updated"]
 
 
+async def test_a_fast_recall_shows_a_changed_memory_as_it_is_now(edge: Edge) -> None:
+    row = await remember(edge, "the harbour opens at dawn")
+    (vector,) = await edge.world.context.embedder.embed(["harbour"])
+    body = {"vector": vector.tolist(), "fast": True}
+
+    async def shown() -> list[tuple[str, list[str]]]:
+        found = (await edge.post("/api/memory/recall", body)).json()["results"]
+        return [(hit["content"], hit["tags"]) for hit in found]
+
+    assert await shown() == [("the harbour opens at dawn", [])]
+    await edge.post("/api/memory/modify", {"id": row["id"], "tags": ["sea"]})
+    assert await shown() == [("the harbour opens at dawn", ["sea"])]
+    await edge.post("/api/memory/modify", {"id": row["id"], "content": "the harbour is closed"})
+    assert await shown() == [("the harbour is closed", ["sea"])]
+
+
 async def test_modify_names_the_memory_that_has_the_text(edge: Edge) -> None:
     standing, row = await remember(edge, "tea"), await remember(edge, "coffee")
     answer = await edge.post("/api/memory/modify", {"id": row["id"], "content": "Tea."})

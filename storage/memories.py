@@ -201,7 +201,7 @@ async def replace_vectors(
     cluster_id: int | None = None,
 ) -> None:
     """`insert_vector` for a memory whose text is another now: no vector of the old one stays."""
-    await tx.execute(SQL.purge_vectors, ids=[memory.id])
+    await purge_vectors(tx, [memory.id])
     await insert_vector(tx, memory, model, vector, cluster_id)
 
 
@@ -365,10 +365,13 @@ async def matching(
 
 
 async def own_cells(
-    tx: Tx, agent_id: AgentId, limit: int, *, readable: bool = False
+    tx: Tx, agent_id: AgentId, limit: int, *, after: MemoryId = b"", readable: bool = False
 ) -> list[MemoryId]:
-    """Ids of an agent's memories in any state; `readable` leaves out deleted and archived ones."""
-    rows = await tx.fetch(SQL.own_cells, agent_id=agent_id, readable=readable, limit=limit)
+    """Ids of an agent's memories in any state, behind an id; `readable` leaves out deleted and
+    archived ones."""
+    rows = await tx.fetch(
+        SQL.own_cells, agent_id=agent_id, after=after, readable=readable, limit=limit
+    )
     return [row["id"] for row in rows]
 
 
@@ -385,9 +388,14 @@ async def undelete(tx: Tx, memory_id: MemoryId, now: datetime, actor: str) -> No
 
 async def purge(tx: Tx, ids: Sequence[MemoryId]) -> list[MemoryId]:
     """Take rows and vectors out for good; the ids that were there."""
-    await tx.execute(SQL.purge_vectors, ids=list(ids))
+    await purge_vectors(tx, ids)
     rows = await tx.fetch(SQL.purge, ids=list(ids))
     return [row["id"] for row in rows]
+
+
+async def purge_vectors(tx: Tx, ids: Sequence[MemoryId]) -> None:
+    """Take the vectors of memories out for good."""
+    await tx.execute(SQL.purge_vectors, ids=list(ids))
 
 
 async def set_announced(tx: Tx, ids: Sequence[MemoryId], now: datetime) -> None:

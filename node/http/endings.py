@@ -51,12 +51,11 @@ async def forget(call: Call, given: EndBody) -> Reply:
         call.services.memory, agent, ids, actor=call.who.actor, reason=given.reason
     )
     already = set(done.already)
-    return Reply(
-        {
-            "forgotten": [id_text(one) for one in ids if one not in already],
-            "already": [*map(id_text, done.already)],
-        }
-    )
+    told = {
+        "forgotten": [id_text(one) for one in ids if one not in already],
+        "already": [*map(id_text, done.already)],
+    }
+    return Reply(told | ({"held": [*map(id_text, done.kept)]} if done.kept else {}))
 
 
 @routes.add(

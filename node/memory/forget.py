@@ -15,7 +15,7 @@ from erasure.forget import Forgotten
 from node.memory.context import MemoryContext
 from node.memory.hiding import hide_rows
 from node.memory.remember import announcement
-from storage import diffs, history, memories, tombstones
+from storage import diffs, erasures, history, memories, tombstones
 from storage.database_errors import CommitUnknown
 from storage.errors import Conflict, InvalidInput, NotFound
 from storage.filters import Filters
@@ -133,10 +133,10 @@ async def forget_matching(
 
 async def forget_all(context: MemoryContext, agent: AgentProfile, *, actor: str) -> int:
     """`forget` for all memories of the agent, in any state; how many."""
-    total = 0
-    while ids := await context.db.read(memories.own_cells, agent.id, MAX_IDS):
+    total, after = 0, b""
+    while ids := await context.db.read(memories.own_cells, agent.id, MAX_IDS, after=after):
         await _forget_now(context, agent, ids, actor, None, lenient=True)
-        total += len(ids)
+        total, after = total + len(ids), ids[-1]
     return total
 
 
@@ -266,6 +266,8 @@ async def _recover(
     now = context.now()
     if old.deleted_at is None:
         raise StateConflict("not_deleted", "the memory is not deleted")
+    if await erasures.held(tx, [old.id]):
+        raise StateConflict("held", "the memory is under a hold")
     window = timedelta(milliseconds=context.settings.soft_deleted_ttl_ms)
     if now - old.deleted_at > window:
         raise StateConflict("retention_expired", f"Recover window expired ({window.days} days)")

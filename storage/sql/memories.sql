@@ -151,7 +151,7 @@ ORDER BY m.id LIMIT :limit;
 -- name: own_cells
 -- Cells of an agent in any state, by id; with `readable` those alone that are neither deleted nor archived.
 SELECT id FROM memories
-WHERE agent_id = :agent_id AND kind = 'cell'
+WHERE agent_id = :agent_id AND kind = 'cell' AND id::bytea > :after::bytea
   AND (NOT :readable::boolean OR (deleted_at IS NULL AND visibility <> 'archived'))
 ORDER BY id LIMIT :limit;
 

@@ -57,6 +57,7 @@ class AgentDirectory:
         self._by_id: dict[AgentId, AgentProfile] = {}
         self._dropped: dict[AgentId, str] = {}
         self._erased: set[AgentId] = set()
+        self._nobody = node.new_id()
         self._changed: Callable[[], Awaitable[None]] | None = None
 
     async def load(self) -> None:
@@ -109,7 +110,7 @@ class AgentDirectory:
         try:
             return AgentProfile(id=parse_id(name, "agent_id"), name=name)
         except InvalidInput:
-            return AgentProfile(id=self._node.new_id(), name=name[:MAX_NAME])
+            return AgentProfile(id=self._nobody, name=name[:MAX_NAME])
 
     def label(self, agent_id: AgentId) -> str:
         """The agent's name here, or the UUID of one without a row."""

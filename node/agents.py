@@ -59,6 +59,8 @@ class AgentDirectory:
         self._erased: set[AgentId] = set()
         self._nobody = node.new_id()
         self._changed: Callable[[], Awaitable[None]] | None = None
+        self.names = 0
+        """Counts the changes of what `label` says."""
 
     async def load(self) -> None:
         """Read all agents; the node's own `default` agent is made on first start."""
@@ -190,6 +192,7 @@ class AgentDirectory:
         if agent is not None:
             self._by_name.pop(agent.name, None)
             self._dropped[agent_id] = agent.name
+            self.names += 1
 
     async def remove(self, agent: AgentProfile) -> MemoryId | None:
         """Take row, name and position of an agent away; the id of its position.
@@ -213,6 +216,8 @@ class AgentDirectory:
             await self._changed()
 
     def _keep(self, agent: AgentProfile) -> None:
+        if agent.id not in self._by_id:
+            self.names += 1
         self._by_name[agent.name] = agent
         self._by_id[agent.id] = agent
 

@@ -2,7 +2,56 @@
 
 from __future__ import annotations
 
-from storage.model import Reader, ReadPolicy, Resident, Visibility
+from typing import NamedTuple
+
+from storage.model import (
+    AgentId,
+    MemoryKind,
+    ProjectId,
+    Reader,
+    ReadPolicy,
+    Resident,
+    Visibility,
+)
+
+
+class AccessClass(NamedTuple):
+    """What a resident has in common with all that `visible` cannot tell from it.
+
+    The one thing it leaves open is whether a memory that `expires` has expired.
+    """
+
+    kind: MemoryKind
+    agent_id: AgentId
+    project_id: ProjectId | None
+    visibility: Visibility
+    superseded: bool
+    expires: bool
+
+    @classmethod
+    def of(cls, memory: Resident) -> AccessClass:
+        """The class of a resident."""
+        return cls(
+            memory.kind,
+            memory.agent_id,
+            memory.project_id,
+            memory.visibility,
+            memory.superseded,
+            memory.expires_ms is not None,
+        )
+
+    def unexpired(self) -> Resident:
+        """A resident of this class, apart from the expiry, to judge the others by."""
+        return Resident(
+            id=b"",
+            kind=self.kind,
+            agent_id=self.agent_id,
+            project_id=self.project_id,
+            visibility=self.visibility,
+            content="",
+            created_ms=0,
+            superseded=self.superseded,
+        )
 
 
 def visible(memory: Resident, reader: Reader, now_ms: int, *, superseded: bool = False) -> bool:

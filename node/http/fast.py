@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -19,11 +18,10 @@ from msgspec import Meta
 from node.http.routing import Call, Reply, counted
 from node.http.shapes import MAX_NAME
 from node.http.views import meta_view, project_label, record_view
-from node.memory.encoded import EncodedRecords, Pieces
-from node.memory.nearest import Search, hits_of, lacking
+from node.memory.encoded import Encoded, EncodedRecords
+from node.memory.nearest import Search, lacking
 from node.memory.ranking import Source
 from node.memory.recall import MAX_LIMIT, Question, Stage, checked, search_of
-from storage.hot.reports import Hit
 from storage.model import Resident
 
 if TYPE_CHECKING:
@@ -72,8 +70,8 @@ class FastRecalls:
     def __init__(self, services: Services) -> None:
         self.calls = 0
         self._services = services
-        self._encoded = EncodedRecords(encode_record, services.memory.residency.graph)
-        self._waiting: list[tuple[Search, asyncio.Future[list[Hit]]]] = []
+        self.encoded = EncodedRecords(services.memory, self._record)
+        self._waiting: list[tuple[Search, asyncio.Future[Encoded]]] = []
 
     async def answer(self, call: Call) -> Reply | None:
         """The reply to a request that belongs here. Raises as `recall` does."""
@@ -82,6 +80,7 @@ class FastRecalls:
             return None
         services = self._services
         limit = min(max(given.limit, 1), MAX_LIMIT)
+        context = services.memory
         with counted(services, "recall"):
             vector = np.asarray(given.vector, np.float32)
             question = Question(
@@ -93,15 +92,16 @@ class FastRecalls:
                 vector=vector,
             )
             checked(question)
+            reader = context.agents.reader(question.agent)
             begun = time.perf_counter()
-            hits = await self._hits(search_of(services.memory, question, vector))
+            found = await self._found(search_of(context, question, vector, reader))
             seconds = time.perf_counter() - begun
-        services.metrics.memory.recall_hits.observe(len(hits))
-        return Reply(raw=self.encode(hits, limit, seconds))
+        services.metrics.memory.recall_hits.observe(len(found.records))
+        return Reply(raw=self.encode(found, limit, seconds))
 
-    async def _hits(self, search: Search) -> list[Hit]:
+    async def _found(self, search: Search) -> Encoded:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[Hit]] = loop.create_future()
+        future: asyncio.Future[Encoded] = loop.create_future()
         self._waiting.append((search, future))
         if len(self._waiting) == 1:
             loop.call_soon(self._search)
@@ -114,45 +114,45 @@ class FastRecalls:
             asyncio.get_running_loop().call_soon(self._search)
         self.calls += 1
         try:
-            found = hits_of(self._services.memory, [search for search, _ in batch])
+            found = self.encoded.answers([search for search, _ in batch])
         except Exception as error:  # noqa: BLE001 - raised where each of them waits
             for _, future in batch:
                 if not future.done():
                     future.set_exception(error)
             return
-        for (_, future), hits in zip(batch, found, strict=True):
+        for (_, future), answer in zip(batch, found, strict=True):
             if not future.done():
-                future.set_result(hits)
+                future.set_result(answer)
+        asyncio.get_running_loop().call_soon(self.encoded.count)
 
-    def encode(self, hits: Sequence[Hit], limit: int, seconds: float) -> bytes:
+    def encode(self, found: Encoded, limit: int, seconds: float) -> bytes:
         """The answer that these hits are, as `answer_view` says it, found in so long."""
-        services = self._services
-        alpha = services.memory.settings.alpha
-        rows: list[bytes] = []
-        for hit in hits:
-            resident, cosine = hit.resident, max(hit.score, 0.0)
-            head, tail = self._encoded.pieces(
-                resident,
-                services.agents.label(resident.agent_id),
-                project_label(services, resident.project_id),
+        context = self._services.memory
+        alpha = context.settings.alpha
+        rows = [
+            b'%b,"score":%a,"source":"%b","tier":"hot","cosine":%a,"words":0.0}'
+            % (record, round(alpha * near, 6), _SOURCE, round(near, 6))
+            for near, record in zip(
+                np.maximum(found.cosines, 0).tolist(), found.records, strict=True
             )
-            rows.append(
-                b'%b,"score":%a,"source":"%b","tier":"hot","cosine":%a,"words":0.0,%b'
-                % (head, round(alpha * cosine, 6), _SOURCE, round(cosine, 6), tail)
-            )
-        stages = (Stage("hot", seconds, len(hits)),)
-        meta = _json.encode(meta_view(lacking(services.memory), stages))
+        ]
+        stages = (Stage("hot", seconds, len(found.records)),)
+        meta = _json.encode(meta_view(lacking(context), stages))
         return b'{"results":[%b],"constraints":[],"limit":%d,"meta":%b}' % (
             b",".join(rows),
             limit,
             meta,
         )
 
+    def _record(self, resident: Resident) -> bytes:
+        """What stands in a hit before its scores."""
+        services = self._services
+        shown = record_view(
+            resident,
+            services.agents.label(resident.agent_id),
+            project_label(services, resident.project_id),
+        )
+        return _json.encode(shown)[:-1]
+
 
 _SOURCE: Final = Source.VECTOR.value.encode("ascii")
-
-
-def encode_record(resident: Resident, agent: str, project: str | None) -> Pieces:
-    """What stands in a hit before its score, and what behind its last."""
-    before, behind = record_view(resident, agent, project)
-    return _json.encode(before)[:-1], _json.encode(behind)[1:]

@@ -96,7 +96,7 @@ def remembered_view(services: Services, result: Remembered) -> dict[str, Any]:
 def hit_view(services: Services, hit: RecallHit) -> dict[str, Any]:
     """One hit with its score and the parts of it."""
     memory = hit.memory
-    before, behind = record_view(
+    shown = record_view(
         memory,
         services.agents.label(memory.agent_id),
         project_label(services, memory.project_id),
@@ -108,17 +108,17 @@ def hit_view(services: Services, hit: RecallHit) -> dict[str, Any]:
         "cosine": round(hit.cosine, 6),
         "words": round(hit.words, 6),
     }
-    return before | scores | behind
+    return shown | scores
 
 
-def record_view(
-    memory: Resident, agent: str, project: str | None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a hit says of a memory, before and behind its scores.
+def record_view(memory: Resident, agent: str, project: str | None) -> dict[str, Any]:
+    """What a hit says of a memory, before its scores.
 
     No graph names entities yet, so there are none.
     """
-    return {"id": id_text(memory.id), "content": memory.content}, {
+    return {
+        "id": id_text(memory.id),
+        "content": memory.content,
         "kind": memory.kind.value,
         "agent_id": agent,
         "project": project,

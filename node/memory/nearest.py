@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from node.memory.context import MemoryContext
 from storage.filters import NO_FILTERS, Filters, passes
+from storage.hot.classes import Verdicts
 from storage.hot.reports import Hit
 from storage.hot.searching import Asked
+from storage.hot.serving import Asking
 from storage.model import AgentId, MemoryKind, Reader, ReadPolicy, Resident
 from storage.visibility import visible
 
@@ -61,6 +63,31 @@ def answerable(context: MemoryContext, found: Iterable[Iterable[Hit]]) -> list[l
     if recalled:
         context.residency.touch(recalled, int(context.now().timestamp() * 1000))
     return kept
+
+
+def near_enough(context: MemoryContext) -> float:
+    """The least cosine of a hit that is an answer by its meaning alone."""
+    alpha, least = context.settings.alpha, context.settings.min_score
+    if least <= 0:
+        return -1.0
+    return least / alpha if alpha else 2.0
+
+
+def asking(context: MemoryContext, search: Search, verdicts: Verdicts) -> Asking:
+    """Who asks, for answers from residents alone without filters beyond agents."""
+    return Asking(
+        k=search.wanted,
+        verdicts=verdicts,
+        agents=_agents(search),
+        least=near_enough(context),
+        now_ms=int(context.now().timestamp() * 1000),
+        gone=context.residency.leaving,
+    )
+
+
+def verdicts(search: Search) -> Verdicts:
+    """What the search takes, by the access classes of residents."""
+    return Verdicts(_Accept(search, 0))
 
 
 def lacking(context: MemoryContext) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from storage.errors import InvalidInput, MnemeshError
 from storage.filters import NO_FILTERS, Filters
 from storage.hot.reports import Hit
 from storage.memories import Found
-from storage.model import AgentProfile, Resident
+from storage.model import AgentId, AgentProfile, Reader, Resident
 from storage.words import Matches
 
 MAX_LIMIT = 50
@@ -155,39 +155,64 @@ async def hits_fast(
 
     Embeds all their texts in one call and searches them in one.
     """
+    searches = await searches_of(context, questions)
+    found = {at: each for at, each in enumerate(searches) if isinstance(each, MnemeshError)}
+    plain = {
+        at: each
+        for at, each in enumerate(searches)
+        if isinstance(each, Search) and not each.filters.beyond_agents
+    }
+    hits: dict[int, list[Hit]] = dict(
+        zip(plain, hits_of(context, list(plain.values())), strict=True)
+    )
+    for at, search in enumerate(searches):
+        if isinstance(search, Search) and search.filters.beyond_agents:
+            hits[at] = answerable(context, [await nearest_filtered(context, search)])[0]
+    return [found[at] if at in found else hits[at] for at in range(len(questions))]
+
+
+async def searches_of(
+    context: MemoryContext, questions: Sequence[Question]
+) -> list[Search | MnemeshError]:
+    """The search among residents for each question; texts without vector are embedded in one call.
+
+    A bad question is an error in its place. Raises what the embedder raises.
+    """
+    vectors = {at: each.vector for at, each in enumerate(questions) if each.vector is not None}
+    searches: dict[int, Search | MnemeshError] = {}
     texts: dict[int, str] = {}
-    searches: dict[int, Search] = {}
-    found: dict[int, list[Hit] | MnemeshError] = {}
-    for position, question in enumerate(questions):
+    for at, question in enumerate(questions):
         try:
             query = checked(question)
-            if question.vector is None:
-                texts[position] = query
-            else:
-                searches[position] = search_of(context, question, question.vector)
         except InvalidInput as error:
-            found[position] = error
+            searches[at] = error
+            vectors.pop(at, None)
+        else:
+            if question.vector is None:
+                texts[at] = query
     if texts:
         made = await context.embedder.embed(list(texts.values()))
-        for position, vector in zip(texts, made, strict=True):
-            try:
-                searches[position] = search_of(context, questions[position], vector)
-            except InvalidInput as error:
-                found[position] = error
-    plain = [at for at, search in searches.items() if not search.filters.beyond_agents]
-    found.update(zip(plain, hits_of(context, [searches[at] for at in plain]), strict=True))
-    for at, search in searches.items():
-        if search.filters.beyond_agents:
-            found[at] = answerable(context, [await nearest_filtered(context, search)])[0]
-    return [found[position] for position in range(len(questions))]
+        vectors.update(zip(texts, made, strict=True))
+    readers: dict[AgentId, Reader] = {}
+    for at, vector in vectors.items():
+        agent = questions[at].agent
+        if agent.id not in readers:
+            readers[agent.id] = context.agents.reader(agent)
+        try:
+            searches[at] = search_of(context, questions[at], vector, readers[agent.id])
+        except InvalidInput as error:
+            searches[at] = error
+    return [searches[at] for at in range(len(questions))]
 
 
-def search_of(context: MemoryContext, question: Question, vector: NDArray[np.float32]) -> Search:
-    """The search among residents for the answer to a question. Raises InvalidInput."""
+def search_of(
+    context: MemoryContext, question: Question, vector: NDArray[np.float32], reader: Reader
+) -> Search:
+    """The search among residents for the answer to a reader's question. Raises InvalidInput."""
     return Search(
         _given(context, vector),
         question.limit,
-        context.agents.reader(question.agent),
+        reader,
         question.filters,
         question.superseded,
     )
@@ -237,7 +262,7 @@ def _given(context: MemoryContext, given: NDArray[np.float32]) -> NDArray[np.flo
             f"vector has {vector.size} numbers, model {context.embedder.model_id} "
             f"has {context.embedder.dimension}"
         )
-    norm = float(np.sqrt(vector @ vector))
+    norm = math.sqrt(vector @ vector)
     if not math.isfinite(norm) or norm < 1e-6:
         raise InvalidInput("vector must be finite and not zero")
     return vector / np.float32(norm)

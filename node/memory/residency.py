@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import trio
@@ -56,6 +56,7 @@ class Residency:
         self._departed: dict[MemoryId, None] = {}
         self._fences: dict[Scope, Hlc] = {}
         self._accesses: Counter[MemoryId] = Counter()
+        self._leaving: set[MemoryId] = set()
 
     async def load(self, db: Database) -> int:
         """Fill the graph from the database, warmest first, up to the ceiling; how many.
@@ -134,16 +135,12 @@ class Residency:
 
     async def hide(self, ids: Sequence[MemoryId]) -> None:
         """Take soft-deleted memories out of every search. Not cancellable."""
-        self._depart(ids)
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(self.graph.hide, list(ids), limiter=self._limiter)
+        await self._take_out(self.graph.hide, ids)
 
     async def forget(self, ids: Sequence[MemoryId]) -> None:
         """Take memories out and overwrite their vectors. Not cancellable."""
-        self._depart(ids)
         self.forgotten_total += len(ids)
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(self.graph.forget, list(ids), limiter=self._limiter)
+        await self._take_out(self.graph.forget, ids)
 
     async def doubt(self, ids: Sequence[MemoryId]) -> None:
         """Leave it to the rows whether these memories still exist. Not cancellable."""
@@ -154,6 +151,11 @@ class Residency:
     def has_left(self, memory_id: MemoryId) -> bool:
         """Whether a memory was hidden or forgotten lately."""
         return memory_id in self._departed
+
+    @property
+    def leaving(self) -> Callable[[MemoryId], bool] | None:
+        """Whether a memory is being hidden or forgotten now; None while none is."""
+        return self.has_left if self._leaving else None
 
     def fence(self, scope: Scope) -> None:
         """Take a closed scope out of every search, also what was stored just before."""
@@ -167,7 +169,6 @@ class Residency:
     def touch(self, ids: Sequence[MemoryId], now_ms: int) -> None:
         """Note that memories were recalled."""
         self.graph.touch(ids, now_ms)
-        self._accesses.update(ids)
 
     def note_accesses(self, accesses: Mapping[MemoryId, int]) -> None:
         """Take accesses back that could not be written down."""
@@ -175,8 +176,9 @@ class Residency:
 
     def take_accesses(self) -> dict[MemoryId, int]:
         """How often memories were recalled since the last call."""
-        taken, self._accesses = dict(self._accesses), Counter()
-        return taken
+        taken, self._accesses = self._accesses, Counter()
+        taken.update(self.graph.take_accesses())
+        return dict(taken)
 
     def evict(self, ids: Sequence[MemoryId]) -> int:
         """Take memories out; their rows stay and are cold from now on."""
@@ -219,6 +221,17 @@ class Residency:
         """Whether both make the same resident."""
         records = [memories.resident(row.memory, self._node.node_id) for row in (one, other)]
         return records[0] == records[1] and np.array_equal(one.vector, other.vector)
+
+    async def _take_out(
+        self, take: Callable[[Sequence[MemoryId]], object], ids: Sequence[MemoryId]
+    ) -> None:
+        """In a thread, not cancellable; no answer has them from now on."""
+        chosen = list(ids)
+        self._depart(chosen)
+        self._leaving.update(chosen)
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(take, chosen, limiter=self._limiter)
+        self._leaving.difference_update(chosen)
 
     def _depart(self, ids: Sequence[MemoryId]) -> None:
         self._departed.update(dict.fromkeys(ids))

@@ -55,11 +55,22 @@ class FrameBuffer:
         Raises FrameTooLarge on a header alone, Malformed for an empty frame; feed nothing after.
         """
         held = self._data
+        if not held:
+            frames, start = self._whole(data)
+            held += data[start:]
+            return frames
         held += data
+        frames, start = self._whole(held)
+        if start:
+            del held[:start]
+        return frames
+
+    def _whole(self, data: bytes | bytearray) -> tuple[list[bytes], int]:
+        """The bodies of the frames that are whole, and where the rest begins."""
         frames: list[bytes] = []
-        start, end = 0, len(held)
+        start, end = 0, len(data)
         while end - start >= HEADER:
-            length = int.from_bytes(held[start : start + HEADER], "big")
+            length = int.from_bytes(data[start : start + HEADER], "big")
             if length > self.limit:
                 raise FrameTooLarge(f"a frame of {length} bytes, {self.limit} are allowed")
             if length == 0:
@@ -67,11 +78,9 @@ class FrameBuffer:
             stop = start + HEADER + length
             if stop > end:
                 break
-            frames.append(bytes(held[start + HEADER : stop]))
+            frames.append(bytes(data[start + HEADER : stop]))
             start = stop
-        if start:
-            del held[:start]
-        return frames
+        return frames, start
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -158,6 +158,7 @@ class Link:
         self._unsent = 0
         self._work = trio.Event()
         self._room = trio.Event()
+        self._crowded = False
         self._connected = False
 
     async def run(self) -> None:
@@ -165,6 +166,7 @@ class Link:
         while True:
             while not (self._waiting or self._followed):
                 await self._work.wait()
+                self._work = trio.Event()
             await self._connect_and_serve()
             await trio.sleep(random.uniform(PAUSE_FIRST / 2, PAUSE_FIRST))
 
@@ -177,6 +179,7 @@ class Link:
         number = self._next()
         waiting = Waiting(_checked(make(number)))
         while self._unsent > UNSENT:
+            self._crowded = True
             await self._room.wait()
         self._waiting[number] = waiting
         self._post(waiting.frame)
@@ -280,10 +283,13 @@ class Link:
         while True:
             while not self._out:
                 await self._work.wait()
+                self._work = trio.Event()
             frames, self._out = self._out, []
             self._unsent = 0
-            self._room.set()
-            self._room = trio.Event()
+            if self._crowded:
+                self._crowded = False
+                self._room.set()
+                self._room = trio.Event()
             await stream.send_all(b"".join(frames))
 
     def _arrived(self, reply: messages.Reply) -> None:
@@ -327,8 +333,8 @@ class Link:
         self._wake()
 
     def _wake(self) -> None:
+        """Whoever waits takes a new event when it has seen this one."""
         self._work.set()
-        self._work = trio.Event()
 
     def _next(self) -> int:
         self._number = self._number % ((1 << 32) - 1) + 1

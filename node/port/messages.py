@@ -234,13 +234,13 @@ class Memory(Part, frozen=True):
 class Hit(Part, frozen=True):
     """A memory and why it is an answer: `cosine` and `words` are the parts of `score`."""
 
-    raw_id: bytes
-    content: str
     score: float
     source: str
     tier: str
     cosine: float
     words: float
+    raw_id: bytes
+    content: str
     kind: str
     agent: str
     type: str

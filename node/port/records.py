@@ -99,13 +99,13 @@ def hit(services: Services, found: RecallHit) -> messages.Hit:
     """One hit of a recall. Text enumerations go out as they are: the codec writes their text."""
     resident = found.memory
     return messages.Hit(
-        resident.id,
-        resident.content,
         found.score,
         found.source,
         found.tier,
         found.cosine,
         found.words,
+        resident.id,
+        resident.content,
         resident.kind,
         services.agents.label(resident.agent_id),
         resident.type,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -18,8 +18,8 @@ import trio
 from node.http.auth import TRUSTED_LOCAL, Authority, Credential, Need, choose_agent
 from node.http.problems import NotServing, Unauthenticated
 from node.http.tokens import Permission
-from node.memory.nearest import lacking
-from node.memory.recall import Question, hits_fast
+from node.memory.nearest import Search, lacking
+from node.memory.recall import Question, searches_of
 from node.port import messages, records
 from node.port.answers import Answers
 from node.port.codec import FrameBuffer, FrameTooLarge, PortError, encode, read_request
@@ -27,7 +27,6 @@ from node.port.requests import Caller, handle
 from node.port.settings import PortSettings
 from node.port.watching import Grant, stream
 from storage.errors import MnemeshError, NotFound
-from storage.hot.reports import Hit
 
 if TYPE_CHECKING:
     from node.services import Services
@@ -288,36 +287,42 @@ class Session:
         """Answer recalls that came together, from residents alone."""
         begun = time.perf_counter()
         context = self._services.memory
-        found: Sequence[list[Hit] | MnemeshError]
-        questions = [_question(caller, request) for request in asked]
+        searches: Sequence[Search | MnemeshError]
         try:
             self._admit(asked[0])
-            found = await hits_fast(context, questions)
+            searches = await searches_of(context, [_question(caller, each) for each in asked])
         except MnemeshError as error:
-            found = [error] * len(asked)
+            searches = [error] * len(asked)
         degraded = lacking(context)
-        frames = [
-            encode(records.failed(request.id, hits))
-            if isinstance(hits, MnemeshError)
-            else self._answers.frame(request.id, hits, degraded)
-            for request, hits in zip(asked, found, strict=True)
-        ]
-        self._count(found, time.perf_counter() - begun)
-        await self._send(b"".join(frames))
+        good: list[tuple[int, Search]] = []
+        refused: list[MnemeshError] = []
+        frames: list[bytes] = []
+        for request, each in zip(asked, searches, strict=True):
+            if isinstance(each, Search):
+                good.append((request.id, each))
+            else:
+                refused.append(each)
+                frames.append(encode(records.failed(request.id, each)))
+        answered, hits = self._answers.frames(good, degraded)
+        frames += answered
+        seconds = time.perf_counter() - begun
+        try:
+            await self._send(b"".join(frames))
+        finally:
+            self._answers.count()
+            self._count(hits, refused, seconds)
 
-    def _count(self, found: Sequence[list[Hit] | MnemeshError], seconds: float) -> None:
+    def _count(self, hits: Sequence[int], refused: Iterable[MnemeshError], seconds: float) -> None:
         metrics = self._services.metrics.memory
         timing = metrics.seconds.labels(operation="recall")
-        refused = [each for each in found if isinstance(each, MnemeshError)]
         for error in refused:
             metrics.operations_total.labels(operation="recall", result=error.code).inc()
-        if len(refused) < len(found):
-            done = metrics.operations_total.labels(operation="recall", result="ok")
-            done.inc(len(found) - len(refused))
-        for each in found:
             timing.observe(seconds)
-            if not isinstance(each, MnemeshError):
-                metrics.recall_hits.observe(len(each))
+        if hits:
+            metrics.operations_total.labels(operation="recall", result="ok").inc(len(hits))
+        for found in hits:
+            timing.observe(seconds)
+            metrics.recall_hits.observe(found)
 
     # --- answers -----------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from storage.errors import InvalidInput
 from storage.hot import forking, heat
+from storage.hot.attached import Attached
 from storage.hot.building import MANY, Building
 from storage.hot.consistency import Consistency
 from storage.hot.image import BadImage, Image, live_index, vectors_of
@@ -26,7 +27,7 @@ from storage.hot.index import LabelIndex
 from storage.hot.reports import HotStats, InsertReport, LimitsReport, PurgeReport
 from storage.hot.residents import OBJECT_BYTES, Residents
 from storage.hot.rows import ROW_MASK, Rows, label_of
-from storage.hot.searching import Searching
+from storage.hot.serving import Serving
 from storage.hot.settings import RELOADABLE, HotSettings
 from storage.hot.turns import Pace, TurnLock
 from storage.hot.vectors import unit_rows
@@ -47,7 +48,7 @@ class _Tally:
     refused: list[bytes] = field(default_factory=list)
 
 
-class HotGraph(Searching, Building, Consistency):
+class HotGraph(Serving, Building, Consistency):
     """Residents of one embedding model, at most `settings.ceiling` at any time."""
 
     def __init__(self, dim: int, settings: HotSettings, now_ms: Callable[[], int]) -> None:
@@ -56,7 +57,7 @@ class HotGraph(Searching, Building, Consistency):
         self._dim = dim
         self._settings = settings
         self._now_ms = now_ms
-        self._told: list[Callable[[bytes], None]] = []
+        self._attached: list[Attached] = []
         self._limit = settings.ceiling
         capacity = min(START_CAPACITY, self._limit)
         self._index = LabelIndex(dim, capacity, settings)
@@ -112,17 +113,6 @@ class HotGraph(Searching, Building, Consistency):
                 changes_total=self._changes,
             )
 
-    def on_leave(self, told: Callable[[bytes], None]) -> None:
-        """`told` hears the id of each record that leaves or is replaced, when it does.
-
-        It runs under the graph's lock, in any thread: it must be quick and call nothing here.
-        """
-        self._told.append(told)
-
-    def _tell(self, memory_id: bytes) -> None:
-        for told in self._told:
-            told(memory_id)
-
     # Writing
 
     def insert(
@@ -175,7 +165,7 @@ class HotGraph(Searching, Building, Consistency):
             entry = self._residents.get(resident.id)
             if entry is None:
                 return False
-            self._tell(resident.id)
+            self._detach(entry.row)
             was, now = (r.kind in EXEMPT_KINDS for r in (entry.resident, resident))
             if now and not was and self._residents.exempt >= self._settings.ceiling // 2:
                 self._take_out(resident.id)
@@ -186,9 +176,14 @@ class HotGraph(Searching, Building, Consistency):
             return True
 
     def touch(self, ids: Iterable[bytes], now_ms: int) -> None:
-        """Warm the residents among these ids by one access for each time that they are named."""
+        """Count one access for each time that a memory is named, and warm the residents by it."""
         with self._lock:
             self._residents.touch(ids, now_ms, self._settings.half_life_ms)
+
+    def take_accesses(self) -> dict[bytes, int]:
+        """How often each memory was accessed since the last call, whether it is resident or not."""
+        with self._lock:
+            return self._residents.take_accesses()
 
     # Leaving
 
@@ -358,6 +353,10 @@ class HotGraph(Searching, Building, Consistency):
 
     # Under the lock
 
+    def _detach(self, row: int) -> None:
+        for attached in self._attached:
+            attached.drop(row)
+
     def _image(self) -> Image:
         labels = self._rows.living()
         rows = labels & ROW_MASK
@@ -431,7 +430,7 @@ class HotGraph(Searching, Building, Consistency):
         entry = self._residents.get(memory_id)
         if entry is None:
             return False
-        self._tell(memory_id)
+        self._detach(entry.row)
         self._changes += 1
         self._index.bury(entry.label, memory_id)
         self._residents.remove(entry.row)

@@ -25,7 +25,7 @@ def warmed(heat: float, now_ms: int, half_life_ms: int) -> float:
 
 
 def warmed_each(
-    heat: NDArray[np.float64], accesses: NDArray[np.float64], now_ms: int, half_life_ms: int
+    heat: NDArray[np.float64], accesses: NDArray[np.intp], now_ms: int, half_life_ms: int
 ) -> NDArray[np.float64]:
     """Heats after so many more accesses each."""
     return np.logaddexp2(heat, now_ms / half_life_ms + np.log2(accesses))

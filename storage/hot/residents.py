@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.hot import heat
+from storage.hot.classes import Classes
 from storage.hot.index import LabelIndex
 from storage.hot.rows import ROW_MASK, Rows
 from storage.model import EXEMPT_KINDS, Resident
@@ -43,12 +44,26 @@ class _Scope:
         self.rows = array("i")
 
 
+def _counted(rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Each row once, and how often it was there; for the few of an answer `np.unique` is slow."""
+    rows = np.sort(rows)
+    first = np.empty(len(rows), np.bool_)
+    first[:1] = True
+    np.not_equal(rows[1:], rows[:-1], out=first[1:])
+    places = first.nonzero()[0]
+    if len(places) == len(rows):
+        return rows, np.ones(len(rows), np.intp)
+    return rows[places], np.diff(places, append=len(rows))
+
+
 class Residents:
     """Records by memory id, label and row."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self.exempt = 0
+        self.classes = Classes()
+        self._left: Counter[bytes] = Counter()
         self._records: list[Resident | None] = []
         self._rows_of: dict[bytes, int] = {}
         self._scopes: dict[bytes, _Scope] = {}
@@ -107,6 +122,9 @@ class Residents:
         record = self._records[row]
         assert record is not None
         self._unscope(record, row)
+        if self.rows.accesses[row]:
+            self._left[record.id] += int(self.rows.accesses[row])
+            self.rows.accesses[row] = 0
         self.rows.clear(row)
         self._records[row] = None
         del self._rows_of[record.id]
@@ -119,13 +137,38 @@ class Residents:
         self._records[row] = self._enscope(resident, row)
 
     def touch(self, ids: Iterable[bytes], now_ms: int, half_life_ms: int) -> None:
-        """Warm the residents among these ids by one access for each time that they are named."""
-        known, rows = self._rows_of, self.rows
-        times = Counter([known[each] for each in ids if each in known])
-        at = np.fromiter(times, np.intp, len(times))
-        accesses = np.fromiter(times.values(), np.float64, len(times))
-        rows.heat[at] = heat.warmed_each(rows.heat[at], accesses, now_ms, half_life_ms)
+        """Warm the residents among these ids by one access for each time that they are named.
+
+        Accesses of others are only counted.
+        """
+        known = self._rows_of
+        rows = [known.get(each, each) for each in ids]
+        resident = [row for row in rows if isinstance(row, int)]
+        self._touch_rows(np.array(resident, np.intp), now_ms, half_life_ms)
+        self._left.update(each for each in rows if isinstance(each, bytes))
+
+    def touch_labels(self, labels: NDArray[np.int64], now_ms: int, half_life_ms: int) -> None:
+        """Warm the residents with these labels by one access for each time that they are named."""
+        self._touch_rows(labels[self.rows.have(labels)] & ROW_MASK, now_ms, half_life_ms)
+
+    def _touch_rows(self, at: NDArray[np.intp], now_ms: int, half_life_ms: int) -> None:
+        rows = self.rows
+        at, times = _counted(at)
+        rows.heat[at] = heat.warmed_each(rows.heat[at], times, now_ms, half_life_ms)
         rows.last_ms[at] = np.maximum(rows.last_ms[at], now_ms)
+        rows.accesses[at] += times.astype(np.uint32)
+
+    def take_accesses(self) -> dict[bytes, int]:
+        """How often each memory was touched since the last call, also those that left meanwhile."""
+        accesses = self.rows.accesses[: self.rows.used]
+        at = np.flatnonzero(accesses)
+        taken, self._left = self._left, Counter()
+        for row, count in zip(at.tolist(), accesses[at].tolist(), strict=True):
+            record = self._records[row]
+            assert record is not None
+            taken[record.id] += count
+        accesses[at] = 0
+        return dict(taken)
 
     def coldest(self, count: int) -> list[bytes]:
         """Up to `count` ids that may be evicted, coldest first."""
@@ -154,6 +197,10 @@ class Residents:
             self._records[row] if known else None
             for row, known in zip(rows.tolist(), (at == labels).tolist(), strict=True)
         ]
+
+    def record_at(self, row: int) -> Resident | None:
+        """The record of a row, None for one that nobody has."""
+        return self._records[row] if row < len(self._records) else None
 
     def gather(
         self, labels: NDArray[np.int64], index: LabelIndex
@@ -188,6 +235,7 @@ class Residents:
         exempt = resident.kind in EXEMPT_KINDS
         self.exempt += exempt
         self.rows.evictable[row] = not exempt
+        self.rows.classes[row] = self.classes.enter(resident)
         scope = self._scopes.get(resident.agent_id)
         if scope is None:
             scope = self._scopes[resident.agent_id] = _Scope(resident.agent_id)
@@ -203,6 +251,7 @@ class Residents:
 
     def _unscope(self, record: Resident, row: int) -> None:
         self.exempt -= record.kind in EXEMPT_KINDS
+        self.classes.leave(int(self.rows.classes[row]))
         scope = self._scopes[record.agent_id]
         place, last = int(self.rows.places[row]), scope.rows.pop()
         if last != row:

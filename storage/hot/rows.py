@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.hot.codes import Codes, grown
+from storage.hot.codes import Codes
 from storage.hot.pages import untouched
 from storage.hot.settings import MAX_CEILING
 
@@ -24,25 +24,32 @@ FREE: Final = 0
 """The label of a row that nobody has; serial numbers start at 1."""
 
 
+ROW: Final = np.dtype(
+    {
+        "names": ["label", "heat", "last_ms", "of", "accesses", "place", "evictable"],
+        "formats": [np.int64, np.float64, np.int64, np.int32, np.uint32, np.int32, np.bool_],
+        "itemsize": 40,
+    },
+)
+"""What an answer needs of a row lies together: the processor fetches it at once."""
+
+
 def label_of(serial: int, row: int) -> int:
     """The label of what is written into a row as the so-manieth write."""
     return serial << ROW_BITS | row
 
 
 class Rows:
-    """Parallel arrays by row.
+    """One record of fixed size by row, and its columns.
 
     Rows keep their number for as long as their memory is resident, across growth too. `places`
-    belongs to the scopes of the residents.
+    belongs to the scopes of the residents, `classes` to their access classes; `accesses` counts
+    those that nobody took yet.
     """
 
     def __init__(self, dim: int, capacity: int) -> None:
         self.codes = Codes(dim, capacity)
-        self.labels: NDArray[np.int64] = untouched(np.int64, capacity)
-        self.heat: NDArray[np.float64] = untouched(np.float64, capacity)
-        self.last_ms: NDArray[np.int64] = untouched(np.int64, capacity)
-        self.evictable: NDArray[np.bool_] = untouched(np.bool_, capacity)
-        self.places: NDArray[np.int32] = untouched(np.int32, capacity)
+        self._serve_from(untouched(ROW, capacity))
         self.used = 0
         self._free = array("i")
 
@@ -54,8 +61,7 @@ class Rows:
     @property
     def nbytes(self) -> int:
         """Allocated bytes."""
-        arrays = (self.labels, self.heat, self.last_ms, self.evictable, self.places)
-        return self.codes.nbytes + sum(each.nbytes for each in arrays)
+        return self.codes.nbytes + self.table.nbytes
 
     def next_free(self, count: int) -> list[int]:
         """The rows that the next `put` of so many takes; the caller has made sure of room."""
@@ -100,7 +106,8 @@ class Rows:
 
     def at(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The labels of these rows, also of such that there are not: those are nobody's."""
-        return self.labels.take(rows, mode="clip")
+        found: NDArray[np.int64] = self.table.take(rows, mode="clip")["label"]
+        return found
 
     def compare(
         self, query: NDArray[np.float32], rows: slice | NDArray[np.intp]
@@ -115,8 +122,16 @@ class Rows:
         """Serve from the larger arrays. Without a growth under way this changes nothing."""
         capacity = self.codes.finish_growth()
         if capacity:
-            self.labels = grown(self.labels, capacity)
-            self.heat = grown(self.heat, capacity)
-            self.last_ms = grown(self.last_ms, capacity)
-            self.evictable = grown(self.evictable, capacity)
-            self.places = grown(self.places, capacity)
+            larger = untouched(ROW, capacity)
+            larger[: len(self.table)] = self.table
+            self._serve_from(larger)
+
+    def _serve_from(self, table: NDArray[np.void]) -> None:
+        self.table = table
+        self.labels: NDArray[np.int64] = table["label"]
+        self.heat: NDArray[np.float64] = table["heat"]
+        self.last_ms: NDArray[np.int64] = table["last_ms"]
+        self.classes: NDArray[np.int32] = table["of"]
+        self.accesses: NDArray[np.uint32] = table["accesses"]
+        self.places: NDArray[np.int32] = table["place"]
+        self.evictable: NDArray[np.bool_] = table["evictable"]

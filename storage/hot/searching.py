@@ -116,7 +116,7 @@ class Searching:
                 for position in positions:
                     answers[position] = self._retried(questions[position], units[position], tries)
                 continue
-            labels, cosines = found[0], _within(found[1])
+            labels, cosines = found[0], within(found[1])
             scores = cosines[:, :head].ravel().tolist()
             count = len(records) // len(positions)
             if plain and count == tries[0] and None not in records:
@@ -172,7 +172,7 @@ class Searching:
         if found is None:
             return None
         labels, cosines = found
-        return self._residents.records(labels.ravel()), _within(cosines).ravel().tolist()
+        return self._residents.records(labels.ravel()), within(cosines).ravel().tolist()
 
     def _further(
         self,
@@ -277,7 +277,7 @@ class Searching:
             with self._lock:
                 live, vectors = self._residents.gather(part, self._index)
                 records = self._residents.records(np.array(live, np.int64))
-            scores = _within(vectors @ unit).tolist()
+            scores = within(vectors @ unit).tolist()
             hits += [Hit(r, s) for r, s in zip(records, scores, strict=True) if r is not None]
         hits.sort(key=_by_score)
         return hits[:k]
@@ -309,7 +309,7 @@ def _hits(asked: Asked, records: list[Resident | None], scores: list[float]) -> 
     return filters.passing(records, scores, asked.k, asked.agents, asked.accept)
 
 
-def _within(cosines: NDArray[np.float32]) -> NDArray[np.float32]:
+def within(cosines: NDArray[np.float32]) -> NDArray[np.float32]:
     """Rounding may take a cosine beyond 1; changed in place."""
     np.minimum(cosines, _ONE, out=cosines)
     np.maximum(cosines, -_ONE, out=cosines)

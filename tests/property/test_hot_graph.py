@@ -7,10 +7,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from storage.hot.classes import Verdicts
 from storage.hot.graph import HotGraph
 from storage.hot.rows import ROW_MASK
+from storage.hot.serving import Asking
 from storage.hot.settings import HotSettings
 from storage.model import EXEMPT_KINDS, MemoryKind, Resident, Visibility
+from storage.visibility import AccessClass
 
 DIM = 6
 IDLE_MS = 50
@@ -26,6 +29,10 @@ def ids(group: list[int]) -> list[bytes]:
     return [id_of(number) for number in group]
 
 
+def said(resident: Resident) -> bytes:
+    return resident.id + resident.content.encode()
+
+
 class HotGraphMachine(RuleBasedStateMachine):
     """`model` holds (record, vector) of what must be resident; reports tell who was evicted."""
 
@@ -37,6 +44,8 @@ class HotGraphMachine(RuleBasedStateMachine):
             ceiling=ceiling, exact_limit=exact_limit, idle_ms=IDLE_MS, batch=5, threads=1
         )
         self.graph = HotGraph(DIM, settings_, lambda: self.now)
+        self.kept = self.graph.attach(10_000)
+        self.verdicts: dict[frozenset[bytes] | None, Verdicts] = {}
         self.rng = np.random.default_rng(5)
         self.model: dict[bytes, tuple[Resident, np.ndarray]] = {}
         self.clean: set[bytes] = set()
@@ -134,6 +143,35 @@ class HotGraphMachine(RuleBasedStateMachine):
             assert hit.resident == self.model[hit.resident.id][0]
             assert abs(hit.score - visible[hit.resident.id]) < 1e-4
         assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
+
+    @rule(k=st.integers(1, 6), agent=st.integers(0, 2), shared=st.booleans())
+    def serve(self, k: int, agent: int, shared: bool) -> None:
+        """What is kept is what the record says now, for those who may see it."""
+        query = self.rng.normal(size=(1, DIM)).astype(np.float32)
+        query /= np.linalg.norm(query)
+        own = None if shared else frozenset([id_of(agent)])
+        verdicts = self.verdicts.setdefault(
+            own, Verdicts(lambda one: own is None or one.agent_id in own)
+        )
+        asking = Asking(k=k, verdicts=verdicts, agents=own, least=-1, now_ms=self.now)
+        served = self.graph.serve(query, asking, self.kept)
+        if served.short:
+            return
+        self.graph.keep(self.kept, ((r, said(r)) for r in served.missing.values()))
+        told = [value or said(served.missing[at]) for at, value in enumerate(served.values)]
+        nearest = sorted(
+            (-float(vector @ query[0]), said(resident))
+            for resident, vector in self.model.values()
+            if own is None or resident.agent_id in own
+        )
+        assert told == [one for _, one in nearest[:k]]
+
+    @invariant()
+    def always_one_class_for_those_alike(self) -> None:
+        assert len(self.graph._residents.classes) == len(
+            {AccessClass.of(resident) for resident, _ in self.model.values()}
+        )
+        assert len(self.kept) <= len(self.model)
 
     @invariant()
     def always_equal_to_the_model(self) -> None:

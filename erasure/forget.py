@@ -13,7 +13,17 @@ from datetime import datetime
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from storage import clock, deliveries, diffs, history, memories, outbox, records, tombstones
+from storage import (
+    clock,
+    deliveries,
+    diffs,
+    erasures,
+    history,
+    memories,
+    outbox,
+    records,
+    tombstones,
+)
 from storage.access import Access
 from storage.errors import Forbidden
 from storage.keyring import public_bytes
@@ -33,12 +43,14 @@ class NoSigningKey(Forbidden):
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What a forget did: ids gone now, and ids that were gone before."""
+    """What a forget did: ids gone now, and ids that were gone before; of both, those whose rows a
+    hold keeps, out of everybody's reach."""
 
     gone: tuple[MemoryId, ...] = ()
     already: tuple[MemoryId, ...] = ()
     told: int = 0
     tombstones: Mapping[MemoryId, bytes] = field(default_factory=dict)
+    kept: tuple[MemoryId, ...] = ()
 
 
 def signing_key(
@@ -90,13 +102,15 @@ async def forget(
             signed[memory.id] = wire
         await tombstones.insert(tx, _tombstone(node, memory, wire, stamp, now))
     told = await _tell(tx, node, signed, {memory.id: memory for memory in fresh}, now)
+    kept: set[MemoryId] = set()
     if not keep_rows:
-        await _purge(tx, targets, now=now, actor=actor, reason=reason)
+        kept = await _purge(tx, targets, now=now, actor=actor, reason=reason)
     return Forgotten(
         gone=tuple(memory.id for memory in fresh),
         already=tuple(sorted(standing)),
         told=told,
         tombstones=signed,
+        kept=tuple(sorted(kept)),
     )
 
 
@@ -155,9 +169,10 @@ async def finish_unpurged(tx: Tx, node: LocalNode, limit: int) -> list[MemoryId]
     """Purge what a crash left under a tombstone; the ids, at most `limit`."""
     ids = await tombstones.unpurged(tx, limit)
     rows = await memories.by_ids(tx, ids, lock=True)
-    await _purge(tx, rows, now=node.wall(), actor="restart", reason=None)
-    await tombstones.mark_purged(tx, ids, node.wall())
-    return ids
+    kept = await _purge(tx, rows, now=node.wall(), actor="restart", reason=None)
+    done = [memory_id for memory_id in ids if memory_id not in kept]
+    await tombstones.mark_purged(tx, done, node.wall())
+    return done
 
 
 def _sign(node: LocalNode, access: Access, memory: Memory, stamp: Hlc) -> bytes:
@@ -203,16 +218,27 @@ def _tombstone(
 
 async def _purge(
     tx: Tx, rows: Sequence[Memory], *, now: datetime, actor: str, reason: str | None
-) -> None:
+) -> set[MemoryId]:
+    """Take rows with all that hangs on them out; the ids of those that a hold keeps.
+
+    A kept row is hidden like a soft-deleted one, without vector and announcement; retention takes
+    it after the hold's release.
+    """
     if not rows:
-        return
-    ids = [memory.id for memory in rows]
+        return set()
+    kept = await erasures.held(tx, [memory.id for memory in rows])
+    ids = [memory.id for memory in rows if memory.id not in kept]
     await history.blank(tx, ids)
-    await diffs.purge_of_memories(tx, ids)
+    await diffs.purge_of_memories(tx, [memory.id for memory in rows])
     await memories.purge(tx, ids)
     await tombstones.mark_purged(tx, ids, now)
+    if kept:
+        await memories.purge_vectors(tx, sorted(kept))
+        hidden = await memories.soft_delete(tx, sorted(kept), now, actor)
+        rows = [memory for memory in rows if memory.id not in kept or memory.id in hidden]
     for memory in rows:
         await history.record(tx, memory, "deleted", now=now, changed_by=actor, reason=reason)
+    return kept
 
 
 async def _tell(

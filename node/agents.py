@@ -13,17 +13,20 @@ from node.embed.base import Embedder
 from storage import clock, history, memories, peers, principals, records
 from storage.access import LiveAccess
 from storage.content import check_text, normalize
-from storage.errors import InvalidInput, NotFound
+from storage.errors import InvalidInput, NotFound, ScopeErased
 from storage.keyring import public_bytes
 from storage.local import LocalNode
 from storage.model import (
     AgentId,
     AgentProfile,
     Memory,
+    MemoryId,
     MemoryKind,
     ProjectId,
     Reader,
     ReadPolicy,
+    Scope,
+    ScopeKind,
     Visibility,
     id_text,
     parse_id,
@@ -53,6 +56,8 @@ class AgentDirectory:
         self._by_name: dict[str, AgentProfile] = {}
         self._by_id: dict[AgentId, AgentProfile] = {}
         self._dropped: dict[AgentId, str] = {}
+        self._erased: set[AgentId] = set()
+        self._nobody = node.new_id()
         self._changed: Callable[[], Awaitable[None]] | None = None
         self.names = 0
         """Counts the changes of what `label` says."""
@@ -77,7 +82,10 @@ class AgentDirectory:
         return self._by_id.get(agent_id)
 
     def resolve(self, text: str | None) -> AgentProfile:
-        """The agent with this name or UUID; the node's own without one. Raises NotFound."""
+        """The agent with this name or UUID; the node's own without one.
+
+        Raises NotFound, and ScopeErased for one that was erased in this process.
+        """
         if text is None:
             return self._by_name[DEFAULT_AGENT]
         found = self._by_name.get(text)
@@ -87,8 +95,24 @@ class AgentDirectory:
             except InvalidInput:
                 found = None
         if found is None:
+            if any(text in (self._dropped.get(one), id_text(one)) for one in self._erased):
+                raise ScopeErased()
             raise NotFound(f"agent not found: {text[:MAX_NAME]}")
         return found
+
+    def reader_named(self, text: str | None) -> AgentProfile:
+        """As `resolve`, for a read: who has no row here is isolated.
+
+        By its UUID such an agent still reads its own, by an unknown name nothing.
+        """
+        try:
+            return self.resolve(text)
+        except (NotFound, ScopeErased):
+            name = text or ""
+        try:
+            return AgentProfile(id=parse_id(name, "agent_id"), name=name)
+        except InvalidInput:
+            return AgentProfile(id=self._nobody, name=name[:MAX_NAME])
 
     def label(self, agent_id: AgentId) -> str:
         """The agent's name here, or the UUID of one without a row."""
@@ -159,12 +183,27 @@ class AgentDirectory:
         return made
 
     def drop(self, agent_id: AgentId) -> None:
-        """Forget the names of an agent whose rows an erasure removed."""
+        """Forget the names of an agent that is being erased."""
+        self._erased.add(agent_id)
+        self._leave(agent_id)
+
+    def _leave(self, agent_id: AgentId) -> None:
         agent = self._by_id.pop(agent_id, None)
         if agent is not None:
             self._by_name.pop(agent.name, None)
             self._dropped[agent_id] = agent.name
             self.names += 1
+
+    async def remove(self, agent: AgentProfile) -> MemoryId | None:
+        """Take row, name and position of an agent away; the id of its position.
+
+        Its key and its cards stay: they vouch for what it wrote. Whoever wrote for it when this
+        began has committed when this returns.
+        """
+        self._leave(agent.id)
+        position = await self._db.transact(self._remove, agent)
+        await self._tell()
+        return position
 
     def former_name(self, agent_id: AgentId) -> str | None:
         """The name of an agent, also after it was dropped in this process."""
@@ -215,6 +254,14 @@ class AgentDirectory:
         await memories.insert(tx, position)
         await memories.insert_vector(tx, position, self._embedder.model_id, vector)
         await history.record(tx, position, "created", now=now, changed_by="node")
+
+    async def _remove(self, tx: Tx, agent: AgentProfile) -> MemoryId | None:
+        await self._node.gate.lock(tx, Scope(ScopeKind.AGENT, agent.id))
+        position = await memories.position_of(tx, agent.id)
+        if position is not None:
+            await memories.purge(tx, [position.id])
+        await principals.remove_agent(tx, agent.id)
+        return None if position is None else position.id
 
     async def _vouch(self, tx: Tx, agent: AgentProfile, project_id: ProjectId) -> bool:
         if await peers.card(tx, agent.id, project_id) is not None:

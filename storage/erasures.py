@@ -274,6 +274,11 @@ async def open_holds(
     return int(await tx.fetchval(SQL.open_holds, scope_id=scope_id, agent=agent, project=project))
 
 
+async def held(tx: Tx, ids: Sequence[MemoryId]) -> set[MemoryId]:
+    """Those of these memories whose rows a hold keeps."""
+    return {row["id"] for row in await tx.fetch(SQL.held, ids=list(ids))}
+
+
 async def add_items(tx: Tx, erasure_id: str, items: Iterable[Item]) -> None:
     """Add records to the plan; one that stands already is no news."""
     await tx.executemany(

@@ -50,6 +50,13 @@ class Conflict(MnemeshError):
     code = "conflict"
 
 
+class SaveFailed(MnemeshError):
+    """Failed to save memory"""
+
+    code = "save_failed"
+    retryable = True
+
+
 class ScopeErased(MnemeshError):
     """The scope was erased; only an authorised reopen lets it write again."""
 

@@ -64,7 +64,29 @@ async def record(
 
 async def of_memory(tx: Tx, memory_id: MemoryId, *, limit: int = 1000) -> list[Event]:
     """Events of a memory, oldest first."""
-    rows = await tx.fetch(SQL.of_memory, memory_id=memory_id, limit=limit)
+    return await _events(tx, memory_id, limit, 0, 0)
+
+
+async def page_of_memory(
+    tx: Tx,
+    memory_id: MemoryId,
+    agent_id: AgentId,
+    *,
+    limit: int,
+    after: int | None = None,
+    offset: int = 0,
+) -> list[Event] | None:
+    """Events behind a number, oldest first; None unless the memory is, or was, the agent's."""
+    first = await _events(tx, memory_id, 1, 0, 0)
+    if not first or first[0].agent_id != agent_id:
+        return None
+    return await _events(tx, memory_id, limit, after or 0, offset)
+
+
+async def _events(tx: Tx, memory_id: MemoryId, limit: int, after: int, offset: int) -> list[Event]:
+    rows = await tx.fetch(
+        SQL.of_memory, memory_id=memory_id, limit=limit, after=after, offset=offset
+    )
     return [
         Event(
             id=row["id"],

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,6 +148,28 @@ def _columns(memory: Memory) -> dict[str, Any]:
     }
 
 
+_CHANGING: Final = (
+    "id",
+    "content",
+    "normalized_content",
+    "content_hash",
+    "hash_version",
+    "bigrams",
+    "indexed_chars",
+    "type",
+    "tags",
+    "importance",
+    "pinned",
+    "visibility",
+    "announced_at",
+    "updated_at",
+    "updated_by",
+    "agent_epoch",
+    "project_epoch",
+    "hlc",
+)
+
+
 async def insert_vector(
     tx: Tx,
     memory: Memory,
@@ -169,6 +191,18 @@ async def insert_vector(
         vector=vector,
         cluster_id=cluster_id,
     )
+
+
+async def replace_vectors(
+    tx: Tx,
+    memory: Memory,
+    model: str,
+    vector: NDArray[np.float32],
+    cluster_id: int | None = None,
+) -> None:
+    """`insert_vector` for a memory whose text is another now: no vector of the old one stays."""
+    await purge_vectors(tx, [memory.id])
+    await insert_vector(tx, memory, model, vector, cluster_id)
 
 
 async def find_duplicate(tx: Tx, memory: Memory) -> Memory | None:
@@ -214,6 +248,7 @@ async def list_page(
     limit: int,
     agent_id: AgentId | None = None,
     before: tuple[datetime, MemoryId] | None = None,
+    offset: int = 0,
 ) -> list[Memory]:
     """Visible rows, newest first; `before` is the place of the last row of the page before."""
     await tx.execute(SQL.plan_for_values)
@@ -223,6 +258,7 @@ async def list_page(
         before_at=before[0] if before else None,
         before_id=before[1] if before else None,
         limit=limit,
+        offset=offset,
         **seen_by(reader, now, False),
     )
     return [from_row(row) for row in rows]
@@ -313,6 +349,38 @@ async def soft_delete(tx: Tx, ids: Sequence[MemoryId], now: datetime, actor: str
     return [row["id"] for row in rows]
 
 
+async def matching(
+    tx: Tx, agent_id: AgentId, reader: Reader, now: datetime, filters: Filters, limit: int
+) -> list[MemoryId]:
+    """Ids of an agent's own visible memories that meet all conditions, superseded ones too."""
+    await tx.execute(SQL.plan_for_values)
+    rows = await tx.fetch(
+        SQL.matching,
+        agent_id=agent_id,
+        limit=limit,
+        **arguments(filters),
+        **seen_by(reader, now, True),
+    )
+    return [row["id"] for row in rows]
+
+
+async def own_cells(
+    tx: Tx, agent_id: AgentId, limit: int, *, after: MemoryId = b"", readable: bool = False
+) -> list[MemoryId]:
+    """Ids of an agent's memories in any state, behind an id; `readable` leaves out deleted and
+    archived ones."""
+    rows = await tx.fetch(
+        SQL.own_cells, agent_id=agent_id, after=after, readable=readable, limit=limit
+    )
+    return [row["id"] for row in rows]
+
+
+async def change(tx: Tx, memory: Memory) -> None:
+    """Write what may change of a row; its vector is the caller's to change."""
+    columns = _columns(memory)
+    await tx.execute(SQL.change, **{name: columns[name] for name in _CHANGING})
+
+
 async def undelete(tx: Tx, memory_id: MemoryId, now: datetime, actor: str) -> None:
     """Bring a soft-deleted row back."""
     await tx.execute(SQL.undelete, id=memory_id, now=now, actor=actor)
@@ -320,9 +388,14 @@ async def undelete(tx: Tx, memory_id: MemoryId, now: datetime, actor: str) -> No
 
 async def purge(tx: Tx, ids: Sequence[MemoryId]) -> list[MemoryId]:
     """Take rows and vectors out for good; the ids that were there."""
-    await tx.execute(SQL.purge_vectors, ids=list(ids))
+    await purge_vectors(tx, ids)
     rows = await tx.fetch(SQL.purge, ids=list(ids))
     return [row["id"] for row in rows]
+
+
+async def purge_vectors(tx: Tx, ids: Sequence[MemoryId]) -> None:
+    """Take the vectors of memories out for good."""
+    await tx.execute(SQL.purge_vectors, ids=list(ids))
 
 
 async def set_announced(tx: Tx, ids: Sequence[MemoryId], now: datetime) -> None:
@@ -380,10 +453,16 @@ async def export_page(
 
 async def vector_of(tx: Tx, memory_id: MemoryId, model: str) -> NDArray[np.float32]:
     """The vector of one memory. Raises NotFound when it has none of this model."""
-    value = await tx.fetchval(SQL.vector_of, id=memory_id, model=model)
-    if value is None:
+    vector = await vector_if_any(tx, memory_id, model)
+    if vector is None:
         raise NotFound("the memory has no vector of this model")
-    return as_vector(value)
+    return vector
+
+
+async def vector_if_any(tx: Tx, memory_id: MemoryId, model: str) -> NDArray[np.float32] | None:
+    """The vector of one memory, None when it has none of this model."""
+    value = await tx.fetchval(SQL.vector_of, id=memory_id, model=model)
+    return None if value is None else as_vector(value)
 
 
 async def stored_model(tx: Tx) -> str | None:

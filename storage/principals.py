@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from storage.model import AgentProfile, ProjectId, ReadPolicy
+from storage.model import AgentId, AgentProfile, ProjectId, ReadPolicy
 from storage.pool import Tx
 from storage.queries import load
 
@@ -35,6 +35,11 @@ async def put_agent(tx: Tx, agent: AgentProfile, now: datetime) -> None:
         project_id=agent.project_id,
         now=now,
     )
+
+
+async def remove_agent(tx: Tx, agent_id: AgentId) -> None:
+    """Take an agent of this node away."""
+    await tx.execute(SQL.remove_agent, agent_id=agent_id)
 
 
 async def agents(tx: Tx) -> list[AgentProfile]:

@@ -16,7 +16,10 @@ import httpx
 from node.cli.group import ERASURE_UNREACHABLE, UNREACHABLE, Failure, about_erasure
 from node.workspace import Workspace, resolve_workspace
 
-TIMEOUT: Final = httpx.Timeout(60.0, connect=5.0)
+TIMEOUT_S: Final = 60.0
+LONG_S: Final = 3_600.0
+"""Seconds for what goes through any number of memories."""
+CONNECT_S: Final = 5.0
 DEFAULT_URL: Final = "http://127.0.0.1:3850"
 TRIES: Final = 5
 BUSY: Final = (429, 503)
@@ -31,7 +34,9 @@ class Node:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.url = url
         self._unreachable = unreachable
-        self._client = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT, trust_env=False)
+        self._client = httpx.Client(
+            base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=False
+        )
 
     def get(self, path: str, **filters: Any) -> Any:
         """The JSON of a read; filters that are None are left out."""
@@ -46,9 +51,17 @@ class Node:
         answer = self.ask("GET", path, params=_given(filters))
         return None if answer.status_code == 404 else self._checked(answer)
 
-    def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def post(
+        self, path: str, body: Mapping[str, Any] | None = None, *, timeout: float = TIMEOUT_S
+    ) -> Any:
         """The JSON of a change; fields that are None are left out."""
-        return read_json(self._checked(self.ask("POST", path, json=_given(body or {}))))
+        asked = self.ask("POST", path, json=_given(body or {}), timeout=timeout)
+        return read_json(self._checked(asked))
+
+    def delete(self, path: str, **filters: Any) -> Any:
+        """The JSON of a removal, which may take long; filters that are None are left out."""
+        asked = self.ask("DELETE", path, params=_given(filters), timeout=LONG_S)
+        return read_json(self._checked(asked))
 
     def patiently(self, path: str, body: Mapping[str, Any]) -> Any:
         """As `post`, but waits and tries again while the node is busy or starting."""
@@ -73,8 +86,9 @@ class Node:
 
     def ask(self, method: str, path: str, **content: Any) -> httpx.Response:
         """Any answer, also a refusal. A Failure when there is none."""
+        limit = httpx.Timeout(content.pop("timeout", TIMEOUT_S), connect=CONNECT_S)
         try:
-            return self._client.request(method, path, **content)
+            return self._client.request(method, path, timeout=limit, **content)
         except httpx.TimeoutException as error:
             raise Failure(f"{self.url} does not answer in time", self._unreachable) from error
         except (httpx.TransportError, httpx.InvalidURL, ValueError) as error:

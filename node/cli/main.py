@@ -6,7 +6,7 @@ import os
 
 import click
 
-from node.cli import audits, daemon, erasures, memory, mesh, reembed, transfer, watch
+from node.cli import audits, daemon, endings, erasures, memory, mesh, reembed, transfer, watch
 from node.cli.group import Verbs
 from node.import_guard import ForeignPackage, check_imports
 from node.version import VERSION
@@ -36,7 +36,7 @@ def cli() -> None:
     """
 
 
-for part in (memory, watch, transfer, daemon, reembed, mesh, erasures, audits):
+for part in (memory, endings, watch, transfer, daemon, reembed, mesh, erasures, audits):
     for verb in part.VERBS:
         cli.add_command(verb)
 

@@ -1,4 +1,4 @@
-"""Verbs of memories: remember, recall, get, list, history, delete, forget, recover."""
+"""Verbs of memories: remember, recall, get, list, history, modify."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from node.cli.client import open_node, print_json
+from node.cli.filters import filter_options, given_filters
 from node.cli.group import Failure, agent_option, json_option, reaching
 from node.cli.highlight import excerpt, marked, words_of
 from node.cli.show import age, facts, memory_rows, safe, table
@@ -91,17 +92,8 @@ def _standard_input() -> str:
 @click.option("--fast", is_flag=True, help="Resident memories by meaning alone, no database.")
 @click.option("--explain", is_flag=True, help="Show what each score is made of.")
 @click.option("--full", is_flag=True, help="Show long texts as a whole.")
-@click.option("--project", "projects", multiple=True, metavar="NAME", help="Of this project.")
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(["cell", "l1", "l2", "beacon"]))
-@click.option("--type", "types", multiple=True, metavar="TYPE", help="Of this type.")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="With all of these tags.")
-@click.option("--who", "whos", multiple=True, metavar="WHO", help="Said by this one.")
-@click.option("--since", metavar="TIME", help="Not older, as 2026-08-01T12:00:00Z.")
-@click.option("--until", metavar="TIME", help="Older than this.")
-@click.option("--importance-min", type=click.FloatRange(0, 1), metavar="0..1")
-@click.option("--pinned/--not-pinned", default=None, help="Only pinned ones, or only others.")
-@click.option("--visibility", type=click.Choice(["global", "private"]))
-@click.option("--scope", metavar="LABEL", help="With this scope label.")
+@filter_options
 @click.option("--deadline", type=click.IntRange(1, 60_000), metavar="MS", help="Answer by then.")
 @json_option
 @reaching
@@ -114,22 +106,13 @@ def recall(
     fast: bool,
     explain: bool,
     full: bool,
-    projects: tuple[str, ...],
     kinds: tuple[str, ...],
-    types: tuple[str, ...],
-    tags: tuple[str, ...],
-    whos: tuple[str, ...],
-    since: str | None,
-    until: str | None,
-    importance_min: float | None,
-    pinned: bool | None,
-    visibility: str | None,
-    scope: str | None,
     deadline: int | None,
     as_json: bool,
     path: str | None,
     url: str | None,
     token: str | None,
+    **filters: Any,
 ) -> None:
     """Ask the memory.
 
@@ -144,20 +127,7 @@ def recall(
       mnemesh recall "deploy" --tag ops --since 2026-08-01T00:00:00Z
       mnemesh recall "deploy" --json | jq -r '.results[].content'
     """
-    filters = {
-        "project": list(projects),
-        "kind": list(kinds),
-        "type": list(types),
-        "tags": list(tags),
-        "who": list(whos),
-        "since": since,
-        "until": until,
-        "importance_min": importance_min,
-        "pinned": pinned,
-        "visibility": visibility,
-        "scope": scope,
-    }
-    asked = {name: value for name, value in filters.items() if value not in (None, [])}
+    asked = given_filters(filters) | ({"kind": list(kinds)} if kinds else {})
     answer = open_node(path, url, token).post(
         "/api/memory/recall",
         {
@@ -187,6 +157,8 @@ def recall(
             ("score", "cosine", "words", "by", "age", "agent", "tier", "id", "text"),
             [_explained(hit) for hit in hits],
         )
+        for stage in answer["meta"]["stages"]:
+            click.echo(f"{stage['name']}: {stage['count']} in {stage['durationMs']:.1f} ms")
     else:
         table(("score", "age", "agent", "tier", "text"), [_hit(hit) for hit in hits])
     for late in answer["meta"]["degraded"]:
@@ -235,6 +207,7 @@ def get(
 @click.option("--about", metavar="AGENT", help="Only memories of this agent.")
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True)
 @click.option("--cursor", metavar="CURSOR", help="Go on where the page before ended.")
+@click.option("--offset", type=click.IntRange(0, 100_000), help="Pass over so many.")
 @json_option
 @reaching
 def list_memories(
@@ -242,6 +215,7 @@ def list_memories(
     about: str | None,
     limit: int,
     cursor: str | None,
+    offset: int | None,
     as_json: bool,
     path: str | None,
     url: str | None,
@@ -249,7 +223,7 @@ def list_memories(
 ) -> None:
     """List memories, newest first."""
     page = open_node(path, url, token).get(
-        "/api/memories", agent_id=agent, about=about, limit=limit, cursor=cursor
+        "/api/memories", agent_id=agent, about=about, limit=limit, cursor=cursor, offset=offset
     )
     if as_json:
         print_json(page)
@@ -262,11 +236,15 @@ def list_memories(
 @click.command()
 @click.argument("memory_id", metavar="ID")
 @agent_option
+@click.option("--limit", type=click.IntRange(1, 1000), default=200, show_default=True)
+@click.option("--cursor", metavar="CURSOR", help="Go on where the page before ended.")
 @json_option
 @reaching
 def history(
     memory_id: str,
     agent: str | None,
+    limit: int,
+    cursor: str | None,
     as_json: bool,
     path: str | None,
     url: str | None,
@@ -274,7 +252,7 @@ def history(
 ) -> None:
     """Show what happened to a memory, also after it is gone."""
     found = open_node(path, url, token).get(
-        f"/api/memory/{_part(memory_id)}/history", agent_id=agent
+        f"/api/memory/{_part(memory_id)}/history", agent_id=agent, limit=limit, cursor=cursor
     )
     if as_json:
         print_json(found)
@@ -292,100 +270,69 @@ def history(
             for event in found["events"]
         ],
     )
-
-
-@click.command()
-@click.argument("ids", nargs=-1, metavar="ID...")
-@agent_option
-@click.option("--like", metavar="TEXT", help="Only show the memories that it may mean.")
-@click.option("--reason", metavar="TEXT")
-@json_option
-@reaching
-def forget(
-    ids: tuple[str, ...],
-    agent: str | None,
-    like: str | None,
-    reason: str | None,
-    as_json: bool,
-    path: str | None,
-    url: str | None,
-    token: str | None,
-) -> None:
-    """Remove memories for good, here and at every peer.
-
-    There is no way back. `mnemesh delete` hides a memory for 30 days instead; `mnemesh erase`
-    removes everything of an agent or a project and proves it. Nothing is forgotten by its text:
-    --like shows the ids of what you may mean.
-    """
-    body = _meant(ids, like) | {"agent_id": agent, "reason": reason}
-    _ended(open_node(path, url, token).post("/api/memory/forget", body), "forgotten", as_json)
-
-
-@click.command()
-@click.argument("ids", nargs=-1, metavar="ID...")
-@agent_option
-@click.option("--like", metavar="TEXT", help="Only show the memories that it may mean.")
-@click.option("--reason", metavar="TEXT")
-@json_option
-@reaching
-def delete(
-    ids: tuple[str, ...],
-    agent: str | None,
-    like: str | None,
-    reason: str | None,
-    as_json: bool,
-    path: str | None,
-    url: str | None,
-    token: str | None,
-) -> None:
-    """Hide memories; `mnemesh recover` brings them back within 30 days."""
-    body = _meant(ids, like) | {"agent_id": agent, "reason": reason}
-    _ended(open_node(path, url, token).post("/api/memory/delete", body), "deleted", as_json)
+    if "nextCursor" in found:
+        click.echo(f"more: mnemesh history {memory_id} --cursor {found['nextCursor']}")
 
 
 @click.command()
 @click.argument("memory_id", metavar="ID")
+@click.argument("text", required=False)
 @agent_option
+@click.option("--type", "kind", metavar="TYPE")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="All of its tags from now on.")
+@click.option("--no-tags", is_flag=True, help="Take all tags away.")
+@click.option("--importance", type=click.FloatRange(0, 1), metavar="0..1")
+@click.option("--pinned/--not-pinned", default=None)
+@click.option("--visibility", type=click.Choice(["global", "private", "archived"]))
 @json_option
 @reaching
-def recover(
+def modify(
     memory_id: str,
+    text: str | None,
     agent: str | None,
+    kind: str | None,
+    tags: tuple[str, ...],
+    no_tags: bool,
+    importance: float | None,
+    pinned: bool | None,
+    visibility: str | None,
     as_json: bool,
     path: str | None,
     url: str | None,
     token: str | None,
 ) -> None:
-    """Bring a deleted memory back."""
+    """Change a memory: its TEXT (`-` reads it from standard input), or what it says of itself.
+
+    What is not given stays as it is. A memory that was shared with the mesh gets a new id when its
+    text or visibility changes, and the copies at peers go. An archived one is read by nobody.
+
+    \b
+    Examples:
+      mnemesh modify 1b4e28ba-2fa1-11d2-883f-0016d3cca427 "The deploy runs on Mondays"
+      mnemesh modify 1b4e28ba-2fa1-11d2-883f-0016d3cca427 --tag ops --tag deploy --pinned
+      mnemesh modify 1b4e28ba-2fa1-11d2-883f-0016d3cca427 --visibility private
+    """
+    if tags and no_tags:
+        raise click.UsageError("--tag and --no-tags exclude each other")
     row = open_node(path, url, token).post(
-        "/api/memory/recover", {"id": memory_id, "agent_id": agent}
+        "/api/memory/modify",
+        {
+            "id": memory_id,
+            "agent_id": agent,
+            "content": _standard_input() if text == "-" else text,
+            "type": kind,
+            "tags": list(tags) if tags or no_tags else None,
+            "importance": importance,
+            "pinned": pinned,
+            "visibility": visibility,
+        },
     )
     if as_json:
         print_json(row)
     elif row["id"] == row["recovered_from"]:
-        click.echo(f"recovered  {row['id']}")
+        click.echo(f"modified  {row['id']}")
     else:
-        click.echo(f"recovered  {row['id']}  (was {row['recovered_from']})")
-
-
-def _meant(ids: tuple[str, ...], like: str | None) -> dict[str, Any]:
-    """Ids to end, or a text to show candidates for."""
-    if bool(ids) == (like is not None):
-        raise click.UsageError("give the ids of memories, or a text with --like")
-    return {"query": like} if like is not None else {"ids": list(ids)}
-
-
-def _ended(done: dict[str, Any], key: str, as_json: bool) -> None:
-    if as_json:
-        print_json(done)
-        return
-    if done.get("dry_run"):
-        table(("id", "age", "agent", "type", "text"), memory_rows(done["candidates"]))
-        return
-    for memory_id in done[key]:
-        click.echo(f"{key}  {memory_id}")
-    for memory_id in done["already"]:
-        click.echo(f"was gone already  {memory_id}")
+        click.echo(f"modified  {row['id']}  (was {row['recovered_from']})")
 
 
 def _part(text: str) -> str:
@@ -395,4 +342,4 @@ def _part(text: str) -> str:
     return text
 
 
-VERBS = (remember, recall, get, list_memories, history, delete, forget, recover)
+VERBS = (remember, recall, get, list_memories, history, modify)

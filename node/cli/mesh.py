@@ -8,7 +8,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import click
@@ -97,6 +97,61 @@ def agent_add(
         },
     )
     print_json(told) if as_json else facts(told.items())
+
+
+@agent.command("info")
+@click.argument("name")
+@json_option
+@reaching
+def agent_info(
+    name: str, as_json: bool, path: str | None, url: str | None, token: str | None
+) -> None:
+    """Show one agent, by its name or its UUID."""
+    told = open_node(path, url, token).get(f"/api/agents/{quote(name, safe='')}")
+    print_json(told) if as_json else facts(told.items())
+
+
+@agent.command("remove")
+@click.argument("name")
+@json_option
+@reaching
+def agent_remove(
+    name: str, as_json: bool, path: str | None, url: str | None, token: str | None
+) -> None:
+    """Remove an agent; its memories stay on disk and are read by nobody.
+
+    What it shared with the mesh goes at the peers. `mnemesh agent purge` forgets its memories
+    instead, and `mnemesh erase agent` proves it.
+    """
+    _removed(open_node(path, url, token).delete(f"/api/agents/{quote(name, safe='')}"), as_json)
+
+
+@agent.command("purge")
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Needed: there is no way back.")
+@json_option
+@reaching
+def agent_purge(
+    name: str,
+    force: bool,
+    as_json: bool,
+    path: str | None,
+    url: str | None,
+    token: str | None,
+) -> None:
+    """Remove an agent and forget all of its memories, here and at every peer."""
+    if not force:
+        raise Failure("--force is required: the memories cannot be brought back")
+    node = open_node(path, url, token)
+    _removed(node.delete(f"/api/agents/{quote(name, safe='')}", purge="true"), as_json)
+
+
+def _removed(told: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(told)
+    else:
+        counts = f"{told['archived']} archived, {told['forgotten']} forgotten"
+        click.echo(f"removed  {told['removed']}  {told['id']}  ({counts})")
 
 
 @click.group(cls=Verbs)

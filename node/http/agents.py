@@ -7,10 +7,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from node.http.routing import Call, Reply, Routes
-from node.http.shapes import Name, Nothing, Shape
+from node.http.shapes import Flag, Name, Nothing, Shape
 from node.http.tokens import Permission
 from node.http.views import agent_view
+from node.memory.leaving import remove_agent
 from storage.access import ProjectAccess
+from storage.errors import InvalidInput
 from storage.model import ReadPolicy, id_text
 
 routes = Routes()
@@ -24,6 +26,12 @@ class AgentBody(Shape):
     read_policy: Literal["isolated", "shared", "group"] | None = None
     policy_group: Name | None = None
     project: Name | None = None
+
+
+class RemoveQuery(Shape):
+    """Whether the memories of a removed agent are forgotten rather than archived."""
+
+    purge: Flag = False
 
 
 class ProjectBody(Shape):
@@ -80,6 +88,27 @@ async def put_agent(call: Call, given: AgentBody) -> Reply:
 async def get_agent(call: Call, given: Nothing) -> Reply:
     """One agent by name or id."""
     return Reply(agent_view(call.services, call.agent(call.path["name"])))
+
+
+@routes.add(
+    "DELETE", "/api/agents/{name}", need=Permission.ADMIN, shape=RemoveQuery, operation="admin"
+)
+async def delete_agent(call: Call, given: RemoveQuery) -> Reply:
+    """Remove an agent: its memories are archived, or with `purge` forgotten."""
+    agent = call.services.agents.resolve(call.path["name"])
+    if agent.name == call.services.reloader.current.agent.name:
+        raise InvalidInput("the node's own agent cannot be removed")
+    if given.purge:
+        call.spend("forceDelete")
+    left = await remove_agent(call.services.memory, agent, purge=given.purge, actor=call.who.actor)
+    return Reply(
+        {
+            "removed": agent.name,
+            "id": id_text(agent.id),
+            "archived": left.archived,
+            "forgotten": left.forgotten,
+        }
+    )
 
 
 @routes.add("GET", "/api/projects", need=Permission.RECALL, shape=Nothing)

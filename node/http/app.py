@@ -13,7 +13,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from node.http import admin, agents, audits, erasures, health, memory, problems, transfer, watch
+from node.http import (
+    admin,
+    agents,
+    audits,
+    endings,
+    erasures,
+    health,
+    memory,
+    problems,
+    transfer,
+    watch,
+)
 from node.http.auth import AUTHENTICATED, Authority
 from node.http.fast import FastRecalls
 from node.http.guard import Guard
@@ -41,7 +52,7 @@ async def docs(call: Call, given: Nothing) -> Reply:
     return Reply(raw=health.page(schema()).encode("utf-8"), media_type="text/html; charset=utf-8")
 
 
-PARTS: Final = (health, transfer, watch, memory, agents, admin, audits, erasures)
+PARTS: Final = (health, transfer, watch, memory, endings, agents, admin, audits, erasures)
 ROUTES: Final[tuple[Route[Any], ...]] = (
     *(route for part in PARTS for route in part.routes.all),
     *description.all,

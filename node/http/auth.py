@@ -17,7 +17,7 @@ from node.http.rates import RateLimiter
 from node.http.tokens import ROLES, Claims, Permission
 from node.sections import AuthSection, is_loopback
 from storage.access import Access
-from storage.errors import InvalidInput, NotFound
+from storage.errors import InvalidInput, NotFound, ScopeErased
 from storage.model import AgentProfile, ProjectId, id_text
 
 OPEN: Final = "open"
@@ -123,22 +123,24 @@ class Authority:
 
 
 def choose_agent(
-    who: Credential, given: str | None, agents: AgentDirectory, own: str
+    who: Credential, given: str | None, agents: AgentDirectory, own: str, *, reads: bool = False
 ) -> AgentProfile:
     """The agent that a request acts for.
 
     The given one if the credential reaches it, else the credential's, else, for callers who are
-    bound to none, the node's `own`. Raises AccessDenied, InvalidInput, NotFound.
+    bound to none, the node's `own`. One that is unknown here is not found, or isolated when the
+    request only `reads`. Raises AccessDenied, InvalidInput, NotFound, ScopeErased.
     """
+    find = agents.reader_named if reads else agents.resolve
     bound = who.bound_agent
     if bound is not None:
         if given is not None and given != bound and not _same_agent(given, bound, agents):
             raise AccessDenied(f"scope restricted to agent '{bound}'")
-        profile = agents.resolve(bound)
+        profile = find(bound)
     elif given is not None:
-        profile = agents.resolve(given)
+        profile = find(given)
     elif who.is_admin:
-        profile = agents.resolve(own)
+        profile = find(own)
     else:
         raise InvalidInput("agent_id is required")
     return profile
@@ -166,5 +168,5 @@ def choose_project(who: Credential, given: str | None, access: Access) -> Projec
 def _same_agent(given: str, bound: str, agents: AgentDirectory) -> bool:
     try:
         return agents.resolve(given).id == agents.resolve(bound).id
-    except NotFound:
+    except (NotFound, ScopeErased):
         return False

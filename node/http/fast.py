@@ -8,6 +8,7 @@ is refused or unusual in any way takes the plain way and so has the plain way's 
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -20,7 +21,7 @@ from node.http.views import meta_view, project_label, record_view
 from node.memory.encoded import Encoded, EncodedRecords
 from node.memory.nearest import Search, lacking
 from node.memory.ranking import Source
-from node.memory.recall import MAX_LIMIT, Question, checked, search_of
+from node.memory.recall import MAX_LIMIT, Question, Stage, checked, search_of
 from storage.model import Resident
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class FastRecalls:
             vector = np.asarray(given.vector, np.float32)
             question = Question(
                 query=given.query,
-                agent=call.agent(given.agent_id),
+                agent=call.reader(given.agent_id),
                 limit=limit,
                 superseded=given.include_superseded,
                 fast=True,
@@ -92,9 +93,11 @@ class FastRecalls:
             )
             checked(question)
             reader = context.agents.reader(question.agent)
+            begun = time.perf_counter()
             found = await self._found(search_of(context, question, vector, reader))
+            seconds = time.perf_counter() - begun
         services.metrics.memory.recall_hits.observe(len(found.records))
-        return Reply(raw=self.encode(found, limit))
+        return Reply(raw=self.encode(found, limit, seconds))
 
     async def _found(self, search: Search) -> Encoded:
         loop = asyncio.get_running_loop()
@@ -122,8 +125,8 @@ class FastRecalls:
                 future.set_result(answer)
         asyncio.get_running_loop().call_soon(self.encoded.count)
 
-    def encode(self, found: Encoded, limit: int) -> bytes:
-        """The answer that these hits are, as `answer_view` says it."""
+    def encode(self, found: Encoded, limit: int, seconds: float) -> bytes:
+        """The answer that these hits are, as `answer_view` says it, found in so long."""
         context = self._services.memory
         alpha = context.settings.alpha
         rows = [
@@ -133,8 +136,13 @@ class FastRecalls:
                 np.maximum(found.cosines, 0).tolist(), found.records, strict=True
             )
         ]
-        meta = _json.encode(meta_view(lacking(context)))
-        return b'{"results":[%b],"limit":%d,"meta":%b}' % (b",".join(rows), limit, meta)
+        stages = (Stage("hot", seconds, len(found.records)),)
+        meta = _json.encode(meta_view(lacking(context), stages))
+        return b'{"results":[%b],"constraints":[],"limit":%d,"meta":%b}' % (
+            b",".join(rows),
+            limit,
+            meta,
+        )
 
     def _record(self, resident: Resident) -> bytes:
         """What stands in a hit before its scores."""

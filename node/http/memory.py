@@ -1,4 +1,4 @@
-"""Routes of memories: remember, recall, read, delete, forget, recover."""
+"""Routes of memories: remember, recall, read, modify."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from node.http.routing import Call, Reply, Routes
 from node.http.shapes import (
     AgentQuery,
     BatchBody,
+    BulkFilters,
     FilterFields,
-    IdsBody,
-    OneIdBody,
+    HistoryQuery,
+    ModifyBody,
     PageQuery,
     RecallBody,
     RememberBody,
+    SaveBody,
     SearchQuery,
     parse,
     read_cursor,
+    read_number,
     write_cursor,
 )
 from node.http.tokens import Permission
@@ -31,17 +34,15 @@ from node.http.views import (
     memory_view,
     remembered_view,
 )
-from node.memory import forget as ending
 from node.memory import reading
+from node.memory.chunks import remember_chunks
+from node.memory.modify import Changes, modify
 from node.memory.recall import Question, recall
 from node.memory.remember import MAX_BATCH, Draft, Remembered, remember, remember_batch
 from storage.errors import ContentTooLarge, InvalidInput, MnemeshError
 from storage.filters import Filters
 from storage.model import (
     AgentId,
-    AgentProfile,
-    MemoryId,
-    MemoryKind,
     Visibility,
     id_text,
     parse_id,
@@ -54,15 +55,32 @@ routes = Routes()
     "POST",
     "/api/memory/remember",
     need=Permission.REMEMBER,
-    shape=RememberBody,
+    shape=SaveBody,
     use_case="remember",
 )
-async def remember_one(call: Call, given: RememberBody) -> Reply:
-    """Store a memory, or count the equal one that is there."""
+async def remember_one(call: Call, given: SaveBody) -> Reply:
+    """Store a memory, or count the equal one that is there; with `chunks` a text in parts."""
+    if given.chunks is not None:
+        return await _remember_chunks(call, given, given.chunks)
     result = await remember(call.services.memory, draft(call, given))
     if result.deduped:
         call.services.metrics.memory.deduped_total.inc()
     return Reply(remembered_view(call.services, result))
+
+
+async def _remember_chunks(call: Call, given: SaveBody, texts: list[str]) -> Reply:
+    if given.content:
+        raise InvalidInput("content and chunks exclude each other")
+    done = await remember_chunks(call.services.memory, draft(call, given), texts)
+    return Reply(
+        {
+            "chunked": True,
+            "chunk_count": len(done.parts),
+            "group_id": done.group_id,
+            "ids": [id_text(part.id) for part in done.parts],
+            "deduped": done.deduped,
+        }
+    )
 
 
 @routes.add(
@@ -149,9 +167,9 @@ async def recall_for(call: Call, given: RecallBody) -> Reply:
     fields = parse(FilterFields, given.filters, kind="filter")
     question = Question(
         query=given.query,
-        agent=call.agent(given.agent_id or _session_agent(given.session_key)),
+        agent=call.reader(given.agent_id or _session_agent(given.session_key)),
         limit=given.limit,
-        filters=_filters(call, fields, given.about, given.project, given.scope),
+        filters=filters_of(call, fields, given.about, given.project, given.scope),
         superseded=given.include_superseded,
         fast=given.fast,
         vector=None if given.vector is None else np.asarray(given.vector, np.float32),
@@ -167,9 +185,9 @@ async def search(call: Call, given: SearchQuery) -> Reply:
     """Answer a question given in the query string."""
     question = Question(
         query=given.q,
-        agent=call.agent(given.agent_id),
+        agent=call.reader(given.agent_id or _session_agent(given.session_key)),
         limit=given.limit,
-        filters=_filters(call, given, given.about),
+        filters=filters_of(call, given, given.about),
         superseded=given.include_superseded,
         fast=given.fast,
         deadline_s=_seconds(given.deadline_ms),
@@ -177,52 +195,27 @@ async def search(call: Call, given: SearchQuery) -> Reply:
     return await _answered(call, question, given.explain)
 
 
-@routes.add("POST", "/api/memory/delete", need=Permission.FORGET, shape=IdsBody, use_case="delete")
-async def delete(call: Call, given: IdsBody) -> Reply:
-    """Hide memories for the recovery window; peers drop their copies at once."""
-    agent = call.agent(given.agent_id)
-    if given.query is not None:
-        return await _candidates(call, agent, given)
-    ids = _ids(call, given)
-    hidden = await ending.soft_delete(
-        call.services.memory, agent, ids, actor=call.who.actor, reason=given.reason
-    )
-    already = [one for one in ids if one not in set(hidden)]
-    return Reply({"deleted": [*map(id_text, hidden)], "already": [*map(id_text, already)]})
-
-
-@routes.add("POST", "/api/memory/forget", need=Permission.FORGET, shape=IdsBody, use_case="forget")
-async def forget(call: Call, given: IdsBody) -> Reply:
-    """Remove memories for good, here and at every peer."""
-    agent = call.agent(given.agent_id)
-    if given.query is not None:
-        return await _candidates(call, agent, given)
-    ids = _ids(call, given)
-    done = await ending.forget(
-        call.services.memory, agent, ids, actor=call.who.actor, reason=given.reason
-    )
-    already = set(done.already)
-    return Reply(
-        {
-            "forgotten": [id_text(one) for one in ids if one not in already],
-            "already": [*map(id_text, done.already)],
-        }
-    )
-
-
 @routes.add(
     "POST",
-    "/api/memory/recover",
-    need=Permission.RECOVER,
-    shape=OneIdBody,
+    "/api/memory/modify",
+    need=Permission.MODIFY,
+    shape=ModifyBody,
     operation="modify",
-    use_case="recover",
+    use_case="modify",
 )
-async def recover(call: Call, given: OneIdBody) -> Reply:
-    """Undo a delete within its window."""
+async def modify_one(call: Call, given: ModifyBody) -> Reply:
+    """Change a memory; an announced one whose text or visibility changes gets a new id."""
+    changes = Changes(
+        content=given.content,
+        type=given.type,
+        tags=given.tags,
+        importance=given.importance,
+        pinned=given.pinned,
+        visibility=None if given.visibility is None else Visibility(given.visibility),
+    )
     agent = call.agent(given.agent_id)
-    done = await ending.recover(
-        call.services.memory, agent, parse_id(given.id, "id"), actor=call.who.actor
+    done = await modify(
+        call.services.memory, agent, parse_id(given.id, "id"), changes, actor=call.who.actor
     )
     view = memory_view(call.services, done.memory)
     return Reply(view | {"recovered_from": id_text(done.recovered_from)})
@@ -231,49 +224,54 @@ async def recover(call: Call, given: OneIdBody) -> Reply:
 @routes.add("GET", "/api/memory/{id}", need=Permission.RECALL, shape=AgentQuery)
 async def get(call: Call, given: AgentQuery) -> Reply:
     """One memory."""
-    agent = call.agent(given.agent_id)
+    agent = call.reader(given.agent_id)
     memory = await reading.get(call.services.memory, agent, parse_id(call.path["id"], "id"))
     return Reply(memory_view(call.services, memory))
 
 
-@routes.add("GET", "/api/memory/{id}/history", need=Permission.RECALL, shape=AgentQuery)
-async def history(call: Call, given: AgentQuery) -> Reply:
+@routes.add("GET", "/api/memory/{id}/history", need=Permission.RECALL, shape=HistoryQuery)
+async def history(call: Call, given: HistoryQuery) -> Reply:
     """What happened to a memory, also after it is gone."""
-    agent = call.agent(given.agent_id)
+    agent = call.reader(given.agent_id)
     memory_id = parse_id(call.path["id"], "id")
-    events = await reading.events(call.services.memory, agent, memory_id)
-    return Reply({"id": id_text(memory_id), "events": [event_view(event) for event in events]})
+    events, more = await reading.events_page(
+        call.services.memory,
+        agent,
+        memory_id,
+        limit=given.limit,
+        after=read_number(given.cursor),
+        offset=given.offset,
+    )
+    body: dict[str, Any] = {
+        "id": id_text(memory_id),
+        "events": [event_view(event) for event in events],
+        "limit": given.limit,
+        "offset": given.offset,
+    }
+    if more:
+        body["nextCursor"] = str(events[-1].id)
+    return Reply(body)
 
 
 @routes.add("GET", "/api/memories", need=Permission.RECALL, shape=PageQuery)
 async def page(call: Call, given: PageQuery) -> Reply:
     """A page of memories, newest first."""
-    rows = await reading.page(
+    rows, more = await reading.page(
         call.services.memory,
-        call.agent(given.agent_id),
+        call.reader(given.agent_id),
         limit=given.limit,
         about=_about(call, given.about),
         before=read_cursor(given.cursor),
+        offset=given.offset,
     )
     body: dict[str, Any] = {
         "memories": [memory_view(call.services, row) for row in rows],
         "limit": given.limit,
+        "offset": given.offset,
     }
-    if len(rows) == given.limit:
+    if more:
         body["nextCursor"] = write_cursor(rows[-1].created_at, rows[-1].id)
     return Reply(body)
-
-
-async def _candidates(call: Call, agent: AgentProfile, given: IdsBody) -> Reply:
-    """What the caller may mean by a text: its own memories that match. Nothing is ended by text."""
-    if given.id is not None or given.ids is not None:
-        raise InvalidInput("query and ids exclude each other")
-    call.authority.require(call.who, Permission.RECALL)
-    own = Filters(agents=frozenset((agent.id,)), kinds=frozenset((MemoryKind.CELL,)))
-    question = Question(query=given.query or "", agent=agent, filters=own)
-    answer = await recall(call.services.memory, question)
-    view = answer_view(call.services, answer, question.limit)
-    return Reply({"dry_run": True, "candidates": view["results"], "limit": question.limit})
 
 
 async def _answered(call: Call, question: Question, explain: bool) -> Reply:
@@ -282,16 +280,17 @@ async def _answered(call: Call, question: Question, explain: bool) -> Reply:
     return Reply(answer_view(call.services, answer, question.limit, explain=explain))
 
 
-def _filters(
+def filters_of(
     call: Call,
-    fields: FilterFields,
-    about: str | None,
+    fields: BulkFilters,
+    about: str | None = None,
     project: str | None = None,
     scope: str | None = None,
 ) -> Filters:
-    """The filters of a question; `about`, `project` and `scope` may also stand beside them."""
+    """The filters of a request; `about`, `project` and `scope` may also stand beside them."""
+    agents, kinds = (fields.agent, fields.kind) if isinstance(fields, FilterFields) else ((), ())
     for name, beside, inside in (
-        ("about", about, fields.agent),
+        ("about", about, agents),
         ("project", project, fields.project),
         ("scope", scope, fields.scope),
     ):
@@ -300,9 +299,9 @@ def _filters(
     return named_filters(
         call.services,
         call.who,
-        agent=fields.agent if about is None else (about,),
+        agent=agents if about is None else (about,),
         project=fields.project if project is None else (project,),
-        kind=fields.kind,
+        kind=kinds,
         type=fields.type,
         tags=fields.tags,
         who=fields.who,
@@ -346,13 +345,3 @@ def _expiry(call: Call, given: RememberBody) -> datetime | None:
 
 def _about(call: Call, given: str | None) -> AgentId | None:
     return None if given is None else agent_named(call.services.agents, given, "about")
-
-
-def _ids(call: Call, given: IdsBody) -> list[MemoryId]:
-    if (given.id is None) == (given.ids is None):
-        raise InvalidInput("id or ids is required")
-    texts = given.ids if given.ids is not None else [str(given.id)]
-    call.spend("forget" if len(texts) == 1 else "batchForget")
-    return list(
-        dict.fromkeys(parse_id(text, "ids" if given.id is None else "id") for text in texts)
-    )

@@ -14,7 +14,7 @@ from typing import Any
 from starlette.responses import Response
 
 from node.embed.base import EmbeddingFailed
-from node.memory.forget import RecoverRefused
+from node.memory.forget import StateConflict
 from storage.database_errors import CommitUnknown
 from storage.errors import (
     Conflict,
@@ -23,6 +23,7 @@ from storage.errors import (
     InvalidInput,
     MnemeshError,
     NotFound,
+    SaveFailed,
     ScopeErased,
     Tombstoned,
     Unavailable,
@@ -140,7 +141,7 @@ def body_of(error: MnemeshError) -> dict[str, Any]:
     body: dict[str, Any] = {"error": str(error), "code": error.code}
     if isinstance(error, HttpProblem):
         body |= error.body
-    elif isinstance(error, RecoverRefused):
+    elif isinstance(error, StateConflict):
         body["status"] = error.status
         if error.live_id is not None:
             body["id"] = id_text(error.live_id)
@@ -150,7 +151,7 @@ def body_of(error: MnemeshError) -> dict[str, Any]:
 def answer(error: Exception, request_id: str) -> Response:
     """The response to any exception of a request."""
     status = status_of(error) if isinstance(error, MnemeshError) else 500
-    if not isinstance(error, MnemeshError) or status == 500:
+    if not isinstance(error, MnemeshError) or (status == 500 and not _told(error)):
         code = error.code if isinstance(error, MnemeshError) else "internal"
         log.error("request failed", exc_info=error, extra={"data": {"request_id": request_id}})
         return json_response(
@@ -160,6 +161,11 @@ def answer(error: Exception, request_id: str) -> Response:
     if status == 503:
         headers.setdefault("Retry-After", str(RETRY_AFTER_S))
     return json_response(body_of(error), status=status, headers=headers)
+
+
+def _told(error: MnemeshError) -> bool:
+    """Whether a caller is told of an error that only another attempt may help."""
+    return isinstance(error, SaveFailed)
 
 
 def json_response(

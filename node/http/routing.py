@@ -59,6 +59,11 @@ class Call:
         own = self.services.reloader.current.agent.name
         return choose_agent(self.who, given, self.services.agents, own)
 
+    def reader(self, given: str | None) -> AgentProfile:
+        """The agent to read for, isolated when it is unknown here; see `choose_agent`."""
+        own = self.services.reloader.current.agent.name
+        return choose_agent(self.who, given, self.services.agents, own, reads=True)
+
     def project(self, given: str | None) -> ProjectId | None:
         """The project that the request names; see `choose_project`."""
         return choose_project(self.who, given, self.services.access.current)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
@@ -22,6 +23,8 @@ from storage.model import MemoryId
 MAX_NAME: Final = 256
 MAX_SHOWN: Final = 64
 MAX_VALUES: Final = 32
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,20}")
+MAX_OFFSET: Final = 100_000
 EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 MAX_TTL_S: Final = 100 * 365 * 86_400
@@ -111,19 +114,23 @@ def whole(value: object) -> object:
     return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
 
 
+def _clamped(value: object, low: int, high: int) -> int | None:
+    """A whole number moved into the bounds, None for what cannot be read as one."""
+    if isinstance(value, str):
+        if _WHOLE.fullmatch(value) is None:
+            return None
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return min(max(value, low), high)
+
+
 def limited(default: int, low: int, high: int) -> Any:
     """A whole number: what cannot be read counts as `default`, the rest moves into the bounds."""
 
     def clamp(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int | str):
-            return default
-        if isinstance(value, str) and len(value) > 20:
-            return default
-        try:
-            number = int(value)
-        except ValueError:
-            return default
-        return min(max(number, low), high)
+        number = _clamped(value, low, high)
+        return default if number is None else number
 
     return Annotated[int, BeforeValidator(clamp)]
 
@@ -131,11 +138,12 @@ def limited(default: int, low: int, high: int) -> Any:
 Moment: TypeAlias = Annotated[datetime | None, BeforeValidator(_moment)]
 Ttl: TypeAlias = Annotated[int | None, BeforeValidator(_ttl)]
 Tags: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_tags)]
+MaybeTags: TypeAlias = Annotated[tuple[str, ...] | None, BeforeValidator(_tags)]
 Flag: TypeAlias = Annotated[bool, BeforeValidator(_flag)]
 MaybeFlag: TypeAlias = Annotated[bool | None, BeforeValidator(_flag)]
 Number: TypeAlias = Annotated[Annotated[float, Field(ge=0, le=1)] | None, BeforeValidator(_number)]
 Patience: TypeAlias = Annotated[
-    Annotated[int, Field(ge=1, le=60_000)] | None, BeforeValidator(whole)
+    int | None, BeforeValidator(lambda value: _clamped(value, 1, 60_000))
 ]
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 Several: TypeAlias = Annotated[tuple[Name, ...], BeforeValidator(_several)]
@@ -165,6 +173,26 @@ class RememberBody(Shape):
     vector: Vector | None = None
 
 
+class SaveBody(RememberBody):
+    """One memory, or a text in parts that are stored together: `chunks` in place of `content`."""
+
+    content: str = ""
+    chunks: list[str] | None = None
+
+
+class ModifyBody(Shape):
+    """What of a memory is to become another; what is left out stays."""
+
+    id: IdText
+    agent_id: Name | None = None
+    content: str | None = None
+    type: str | None = None
+    tags: MaybeTags = None
+    importance: float | None = None
+    pinned: bool | None = None
+    visibility: Literal["global", "private", "archived"] | None = None
+
+
 class BatchBody(Shape):
     """Memories to store; each is judged on its own."""
 
@@ -173,12 +201,13 @@ class BatchBody(Shape):
     project: Name | None = None
 
 
-class FilterFields(Shape):
-    """What hits must be like; lists may be comma-separated text. See `storage/filters.py`."""
+class BulkFilters(Shape):
+    """What own memories must be like to be ended; lists may be comma-separated text.
 
-    agent: Several = ()
+    See `storage/filters.py`.
+    """
+
     project: Several = ()
-    kind: Several = ()
     type: Several = ()
     tags: Several = ()
     who: Several = ()
@@ -188,6 +217,13 @@ class FilterFields(Shape):
     pinned: MaybeFlag = None
     visibility: Literal["global", "private"] | None = None
     scope: Name | None = None
+
+
+class FilterFields(BulkFilters):
+    """What hits must be like."""
+
+    agent: Several = ()
+    kind: Several = ()
 
 
 class RecallBody(Shape):
@@ -216,6 +252,7 @@ class SearchQuery(FilterFields):
 
     q: str
     agent_id: Name | None = None
+    session_key: Name | None = None
     about: Name | None = None
     limit: limited(10, 1, 50) = 10  # type: ignore[valid-type]
     include_superseded: Flag = False
@@ -224,12 +261,15 @@ class SearchQuery(FilterFields):
     deadline_ms: Patience = None
 
 
-class IdsBody(Shape):
-    """Memories by id: one or several; or a `query`, which only shows what it would mean."""
+class EndBody(Shape):
+    """Memories by id, one or several; or all own ones that match `filters`; or a `query`, which
+    only shows what it would mean. `dry_run` counts what the filters match."""
 
     id: IdText | None = None
     ids: list[IdText] | None = None
     query: Annotated[str, Field(min_length=1)] | None = None
+    filters: dict[str, Any] | None = None
+    dry_run: bool = False
     agent_id: Name | None = None
     reason: Annotated[str, Field(max_length=1024)] | None = None
 
@@ -247,13 +287,25 @@ class AgentQuery(Shape):
     agent_id: Name | None = None
 
 
-class PageQuery(Shape):
-    """A page of memories."""
+class ListQuery(Shape):
+    """Where a page of a list begins: behind a cursor, or after so many."""
 
     agent_id: Name | None = None
-    about: Name | None = None
     cursor: Annotated[str, Field(max_length=256)] | None = None
+    offset: limited(0, 0, MAX_OFFSET) = 0  # type: ignore[valid-type]
+
+
+class PageQuery(ListQuery):
+    """A page of memories."""
+
+    about: Name | None = None
     limit: limited(50, 1, 200) = 50  # type: ignore[valid-type]
+
+
+class HistoryQuery(ListQuery):
+    """A page of a memory's history."""
+
+    limit: limited(200, 1, 1000) = 200  # type: ignore[valid-type]
 
 
 def parse(shape: type[S], data: Mapping[str, Any], *, kind: str = "field") -> S:
@@ -355,3 +407,12 @@ def read_cursor(text: str | None) -> tuple[datetime, MemoryId] | None:
         return EARLIEST + timedelta(microseconds=micros), raw[8:]
     except (binascii.Error, ValueError, OverflowError):
         raise InvalidInput("cursor is invalid") from None
+
+
+def read_number(text: str | None) -> int | None:
+    """The place behind a numbered row. Raises InvalidInput."""
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise InvalidInput("cursor is invalid")
+    return int(text)

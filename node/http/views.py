@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from node.memory.recall import Answer, RecallHit
+from node.memory.recall import Answer, RecallHit, Stage
 from node.memory.remember import Remembered
 from storage.history import Event
 from storage.model import AgentProfile, Memory, ProjectId, Resident, id_text
@@ -112,7 +112,10 @@ def hit_view(services: Services, hit: RecallHit) -> dict[str, Any]:
 
 
 def record_view(memory: Resident, agent: str, project: str | None) -> dict[str, Any]:
-    """What a hit says of a memory, before its scores."""
+    """What a hit says of a memory, before its scores.
+
+    No graph names entities yet, so there are none.
+    """
     return {
         "id": id_text(memory.id),
         "content": memory.content,
@@ -128,6 +131,7 @@ def record_view(memory: Resident, agent: str, project: str | None) -> dict[str, 
         "foreign": memory.foreign,
         "expires_at": when_ms(memory.expires_ms),
         "created_at": when_ms(memory.created_ms),
+        "entities": [],
     }
 
 
@@ -143,23 +147,29 @@ def explanation(services: Services, hit: RecallHit) -> dict[str, Any]:
 def answer_view(
     services: Services, answer: Answer, limit: int, *, explain: bool = False
 ) -> dict[str, Any]:
-    """The reply to a question."""
+    """The reply to a question. Constraints come from the graph, which is not there yet."""
     results = [hit_view(services, hit) for hit in answer.hits]
     if explain:
         for shown, hit in zip(results, answer.hits, strict=True):
             shown["explain"] = explanation(services, hit)
     return {
         "results": results,
+        "constraints": [],
         "limit": limit,
-        "meta": meta_view(answer.degraded),
+        "meta": meta_view(answer.degraded, answer.stages),
     }
 
 
-def meta_view(degraded: Sequence[str]) -> dict[str, Any]:
-    """Which searches did not answer."""
+def meta_view(degraded: Sequence[str], stages: Sequence[Stage]) -> dict[str, Any]:
+    """Which searches did not answer, and what each took; nothing traverses a graph yet."""
     return {
         "degraded": list(degraded),
         "timedOut": any(name.endswith("deadline") for name in degraded),
+        "stages": [
+            {"name": one.name, "durationMs": round(one.seconds * 1000, 3), "count": one.count}
+            for one in stages
+        ],
+        "traversal": None,
     }
 
 

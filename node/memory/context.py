@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import trio
+
 from node.agents import AgentDirectory
 from node.embed.base import Embedder
 from node.memory.cold import ColdTier
@@ -30,6 +32,7 @@ class MemoryContext:
     project starts with, and `announced` wakes the mesh after a commit. `desk` hands memories to
     the agents of this node, and `commits` lets remembers that come together share one. `epochs`
     are those under which the last commits wrote; they are checked again by whoever uses them.
+    `changing` keeps changes of memories, and what follows them here, in one order.
     """
 
     node: LocalNode
@@ -44,6 +47,7 @@ class MemoryContext:
     desk: HandingDesk
     commits: SharedCommits[Any, Any] = field(default_factory=SharedCommits)
     epochs: dict[tuple[AgentId, ProjectId | None], Epochs] = field(default_factory=dict)
+    changing: trio.Lock = field(default_factory=trio.Lock)
     cold: ColdTier = field(default_factory=ColdTier)
     common_words: CommonWords = field(default_factory=CommonWords)
 

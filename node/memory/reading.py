@@ -36,18 +36,22 @@ async def page(
     limit: int = 50,
     about: AgentId | None = None,
     before: tuple[datetime, MemoryId] | None = None,
-) -> list[Memory]:
-    """Visible memories, newest first, behind the place of the last one seen."""
+    offset: int = 0,
+) -> tuple[list[Memory], bool]:
+    """Visible memories, newest first, behind the place of the last one seen; and whether there
+    are more."""
     if not 1 <= limit <= MAX_PAGE:
         raise InvalidInput(f"limit must be between 1 and {MAX_PAGE}")
-    return await context.db.read(
+    rows = await context.db.read(
         memories.list_page,
         context.agents.reader(agent),
         context.now(),
-        limit=limit,
+        limit=limit + 1,
         agent_id=about,
         before=before,
+        offset=offset,
     )
+    return rows[:limit], len(rows) > limit
 
 
 async def events(context: MemoryContext, agent: AgentProfile, memory_id: MemoryId) -> list[Event]:
@@ -59,6 +63,24 @@ async def events(context: MemoryContext, agent: AgentProfile, memory_id: MemoryI
     if not found or found[0].agent_id != agent.id:
         raise NotFound("memory not found")
     return found
+
+
+async def events_page(
+    context: MemoryContext,
+    agent: AgentProfile,
+    memory_id: MemoryId,
+    *,
+    limit: int,
+    after: int | None = None,
+    offset: int = 0,
+) -> tuple[list[Event], bool]:
+    """A page of what `events` tells, behind the event of a number; and whether there are more."""
+    found = await context.db.read(
+        history.page_of_memory, memory_id, agent.id, limit=limit + 1, after=after, offset=offset
+    )
+    if found is None:
+        raise NotFound("memory not found")
+    return found[:limit], len(found) > limit
 
 
 async def export(context: MemoryContext, agent: AgentProfile) -> AsyncIterator[list[Memory]]:

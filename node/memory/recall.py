@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -59,11 +59,24 @@ class RecallHit:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of the work on an answer: how long it took, and how many candidates it gave."""
+
+    name: str
+    seconds: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """Hits, best first, and the names of the searches that failed or ran out of time."""
+    """Hits, best first, and the names of the searches that failed or ran out of time.
+
+    Two answers are equal when they say the same, however long it took.
+    """
 
     hits: tuple[RecallHit, ...]
     degraded: tuple[str, ...] = ()
+    stages: tuple[Stage, ...] = field(default=(), compare=False)
 
 
 @dataclass(slots=True)
@@ -72,6 +85,12 @@ class _Found:
     cold: Sequence[Found] = ()
     words: Matches = field(default_factory=Matches)
     degraded: list[str] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
+
+    def count(self, part: str) -> int:
+        """How many candidates a search gave."""
+        words = len(self.words.ranked) + len(self.words.rows)
+        return {"hot": len(self.hot), "cold": len(self.cold), "text": words}[part]
 
 
 async def recall(context: MemoryContext, question: Question) -> Answer:
@@ -81,11 +100,13 @@ async def recall(context: MemoryContext, question: Question) -> Answer:
     while they search is left out. Hits that were cold become resident. Raises InvalidInput, and
     what the embedder raises.
     """
+    begun = trio.current_time()
     if question.fast:
         answer = (await recall_fast(context, [question]))[0]
         if isinstance(answer, MnemeshError):
             raise answer
-        return answer
+        hot = Stage("hot", trio.current_time() - begun, len(answer.hits))
+        return replace(answer, stages=(hot,))
     query = checked(question)
     vector = await _vector(context, query, question.vector)
     search = Search(
@@ -98,13 +119,17 @@ async def recall(context: MemoryContext, question: Question) -> Answer:
     patience = context.settings.recall_deadline_s
     if question.deadline_s is not None:
         patience = min(patience, question.deadline_s)
+    embedded = Stage("embed", trio.current_time() - begun, 1)
     found = await _side_by_side(context, search, query, question.limit, patience)
+    fusing = trio.current_time()
     hits = _staying(context, _fused(context, search, question.limit, found))
+    fused = Stage("fuse", trio.current_time() - fusing, len(hits))
     cold = [hit.memory.id for hit in hits if hit.tier == "cold"]
     if cold:
         await context.residency.warm(context.db, cold, patience)
     context.residency.touch([hit.memory.id for hit in hits], int(context.now().timestamp() * 1000))
-    return Answer(hits, tuple(found.degraded))
+    stages = (*([embedded] if question.vector is None else []), *found.stages, fused)
+    return Answer(hits, tuple(found.degraded), stages)
 
 
 async def recall_fast(
@@ -281,6 +306,7 @@ async def _side_by_side(
     reasons = dict.fromkeys(parts, "deadline")
 
     async def run(name: str) -> None:
+        begun = trio.current_time()
         try:
             await parts[name]()
         except MnemeshError as error:
@@ -289,6 +315,8 @@ async def _side_by_side(
             reasons[name] = error.code
         else:
             del reasons[name]
+        finally:
+            found.stages.append(Stage(name, trio.current_time() - begun, found.count(name)))
 
     with trio.move_on_after(patience):
         if not search.filters.beyond_agents:

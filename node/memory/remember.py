@@ -12,7 +12,7 @@ handed to somebody, a transaction of several statements decides.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -28,10 +28,11 @@ from node.memory.handing import Announced
 from node.memory.hiding import hide_expired
 from storage import births, memories
 from storage.births import Birth
+from storage.chunks import CHUNK
 from storage.content import NormalContent, check_text, normalize
 from storage.database_errors import CommitUnknown
 from storage.diffs import Diff
-from storage.errors import Conflict, InvalidInput, MnemeshError, ScopeErased
+from storage.errors import Conflict, InvalidInput, MnemeshError, SaveFailed, ScopeErased
 from storage.gate import Epochs
 from storage.model import AgentId, Memory, MemoryId, MemoryKind, ProjectId, Visibility
 from storage.pool import Tx
@@ -83,6 +84,10 @@ class _Ready:
     vector: NDArray[np.float32]
 
 
+class Met(Conflict):
+    """One of several memories that belong together stands already."""
+
+
 ScopeKey = tuple[AgentId, ProjectId | None]
 Outcome = Remembered | MnemeshError
 
@@ -131,6 +136,46 @@ async def remember_batch(context: MemoryContext, drafts: Sequence[Draft]) -> lis
     if not 1 <= len(drafts) <= MAX_BATCH:
         raise InvalidInput(f"a batch has 1 to {MAX_BATCH} memories")
     return await _follow(context, await _commit(context, drafts))
+
+
+async def remember_whole(
+    context: MemoryContext, drafts: Sequence[Draft], guard: Callable[[Tx], Awaitable[None]]
+) -> list[Memory]:
+    """Store all drafts or none, in one commit that `guard` may refuse, first and by raising.
+
+    Raises what the guard raises, the first fault of a draft, and Met when a draft meets a memory
+    that is there, or another draft.
+    """
+    results: list[Outcome | None] = [None] * len(drafts)
+    ready = list((await _prepare(context, drafts, results)).values())
+    for result in results:
+        if isinstance(result, MnemeshError):
+            raise result
+    try:
+        stored = await context.db.transact(_store_whole, context, ready, guard)
+    except CommitUnknown:
+        context.residency.has_cold = True
+        raise
+    rows = [outcome.memory for outcome in stored.outcomes if isinstance(outcome, Remembered)]
+    fresh = [(row, item.vector) for row, item in zip(rows, ready, strict=True)]
+    await _follow(context, _Committed(stored.outcomes, fresh, stored.hidden, stored.handed))
+    return rows
+
+
+async def _store_whole(
+    tx: Tx,
+    context: MemoryContext,
+    batch: Sequence[_Ready],
+    guard: Callable[[Tx], Awaitable[None]],
+) -> _Stored:
+    await guard(tx)
+    stored = await _store_all(tx, context, batch)
+    for outcome in stored.outcomes:
+        if isinstance(outcome, MnemeshError):
+            raise outcome
+        if outcome.deduped:
+            raise Met()
+    return stored
 
 
 async def _commit(context: MemoryContext, drafts: Sequence[Draft]) -> _Committed:
@@ -199,14 +244,7 @@ def _check(context: MemoryContext, draft: Draft) -> NormalContent:
         value = getattr(draft, field)
         if value is not None and len(check_text(value, field)) > MAX_LABEL:
             raise InvalidInput(f"{field} is longer than {MAX_LABEL} characters")
-    if not draft.type or len(draft.type) > 64:
-        raise InvalidInput("type must have 1 to 64 characters")
-    if len(draft.tags) > MAX_TAGS or any(
-        not tag or len(check_text(tag, "tags")) > MAX_TAG for tag in draft.tags
-    ):
-        raise InvalidInput(f"tags: at most {MAX_TAGS}, each of 1 to {MAX_TAG} characters")
-    if not math.isfinite(draft.importance) or not 0 <= draft.importance <= 1:
-        raise InvalidInput("importance must be between 0 and 1")
+    check_marks(draft.type, draft.tags, draft.importance)
     for field in ("expires_at", "created_at"):
         moment = getattr(draft, field)
         if moment is not None and moment.tzinfo is None:
@@ -216,6 +254,18 @@ def _check(context: MemoryContext, draft: Draft) -> NormalContent:
     if draft.project_id is not None and draft.project_id not in context.access.current.projects:
         raise InvalidInput("project is not one of this node's projects")
     return content
+
+
+def check_marks(type: str, tags: Sequence[str], importance: float) -> None:
+    """What a memory says of itself beside its text. Raises InvalidInput."""
+    if not type or len(check_text(type, "type")) > 64:
+        raise InvalidInput("type must have 1 to 64 characters")
+    if len(tags) > MAX_TAGS or any(
+        not tag or len(check_text(tag, "tags")) > MAX_TAG for tag in tags
+    ):
+        raise InvalidInput(f"tags: at most {MAX_TAGS}, each of 1 to {MAX_TAG} characters")
+    if not math.isfinite(importance) or not 0 <= importance <= 1:
+        raise InvalidInput("importance must be between 0 and 1")
 
 
 def _unit(context: MemoryContext, draft: Draft) -> NDArray[np.float32]:
@@ -303,6 +353,10 @@ async def _meet(
     for _ in range(MAX_MET):
         met = await memories.find_duplicate(tx, memory)
         if met is not None and (met.expires_at is None or met.expires_at > now):
+            if met.source_type == CHUNK != memory.source_type and (
+                met.idempotency_key is not None and met.idempotency_key == memory.idempotency_key
+            ):
+                return Conflict("idempotency_key stands for chunked content")
             await memories.count_seen_again(tx, met.id)
             return Remembered(replace(met, seen_count=met.seen_count + 1), deduped=True)
         if met is not None:
@@ -311,7 +365,7 @@ async def _meet(
             )
         if await births.insert(tx, context.embedder.model_id, [birth]):
             return Remembered(memory, deduped=False)
-    return Conflict("the memory could not be saved; try again")
+    return SaveFailed()
 
 
 def _birth(context: MemoryContext, item: _Ready, epochs: Epochs, now: datetime) -> Birth:

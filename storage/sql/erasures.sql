@@ -84,6 +84,15 @@ WHERE h.released_at IS NULL
   AND (h.scope_id = :scope_id OR EXISTS (
       SELECT FROM memories m WHERE m.id = h.memory_id AND (m.agent_id = :agent OR m.project_id = :project)));
 
+-- name: held
+-- Those of some memories on which, or on whose agent or project, a hold is in force.
+SELECT m.id FROM memories m
+WHERE m.id = ANY (:ids::bytea[]) AND EXISTS (
+    SELECT FROM erasure_holds h LEFT JOIN scopes s ON s.scope_id = h.scope_id
+    WHERE h.released_at IS NULL
+      AND (h.memory_id = m.id
+           OR s.ext_id = CASE s.kind WHEN 'agent' THEN m.agent_id WHEN 'project' THEN m.project_id END));
+
 -- name: insert_item
 -- One record in the plan.
 INSERT INTO erasure_items (erasure_id, tier, rid, leaf, plan, removed)

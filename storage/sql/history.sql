@@ -8,7 +8,7 @@ VALUES (:memory_id, :agent_id, :project_id, :event, :old_content, :new_content,
 -- name: of_memory
 -- The events of a memory, oldest first.
 SELECT id, memory_id, agent_id, event, old_content, new_content, changed_by, reason, metadata::text AS metadata, created_at
-FROM memory_history WHERE memory_id = :memory_id ORDER BY id LIMIT :limit;
+FROM memory_history WHERE memory_id = :memory_id AND id > :after ORDER BY id LIMIT :limit OFFSET :offset;
 
 -- name: blank_texts
 -- Forgotten memories leave events without text.

@@ -67,7 +67,7 @@ WHERE memory_visible(m, :reader, :policy, :group, :projects, :now, :with_superse
   AND m.kind = 'cell'
   AND (:before_at::timestamptz IS NULL OR (m.created_at, m.id) < (:before_at::timestamptz, :before_id::bytea))
 ORDER BY m.created_at DESC, m.id DESC
-LIMIT :limit;
+LIMIT :limit OFFSET :offset;
 
 -- name: search_vectors
 -- Exact nearest rows by inner product, hot and cold alike.
@@ -128,6 +128,42 @@ FROM unnest(:ids::bytea[], :counts::bigint[]) AS a (id, n) WHERE m.id = a.id;
 UPDATE memories SET deleted_at = :now, updated_at = :now, updated_by = :actor
 WHERE id = ANY (:ids::bytea[]) AND deleted_at IS NULL
 RETURNING id;
+
+-- name: matching
+-- Own visible cells that meet all conditions, superseded ones too, by id.
+SELECT m.id FROM live_rows m
+WHERE m.agent_id = :agent_id AND m.kind = 'cell'
+  AND (:of_agents::bytea[] IS NULL OR m.agent_id = ANY (:of_agents::bytea[]))
+  AND (:of_projects::bytea[] IS NULL OR m.project_id = ANY (:of_projects::bytea[]))
+  AND (:of_kinds::text[] IS NULL OR m.kind = ANY (:of_kinds::text[]))
+  AND (:of_types::text[] IS NULL OR m.type = ANY (:of_types::text[]))
+  AND (:with_tags::text[] IS NULL OR m.tags @> :with_tags::text[])
+  AND (:by_who::text[] IS NULL OR m.who = ANY (:by_who::text[]))
+  AND (:since::timestamptz IS NULL OR m.created_at >= :since::timestamptz)
+  AND (:until::timestamptz IS NULL OR m.created_at < :until::timestamptz)
+  AND (:importance_min::real IS NULL OR m.importance >= :importance_min::real)
+  AND (:is_pinned::boolean IS NULL OR m.pinned = :is_pinned::boolean)
+  AND (:of_visibility::text IS NULL OR m.visibility = :of_visibility::text)
+  AND (:of_label::text IS NULL OR m.scope_label = :of_label::text)
+  AND memory_visible(m, :reader, :policy, :group, :projects, :now, :with_superseded)
+ORDER BY m.id LIMIT :limit;
+
+-- name: own_cells
+-- Cells of an agent in any state, by id; with `readable` those alone that are neither deleted nor archived.
+SELECT id FROM memories
+WHERE agent_id = :agent_id AND kind = 'cell' AND id::bytea > :after::bytea
+  AND (NOT :readable::boolean OR (deleted_at IS NULL AND visibility <> 'archived'))
+ORDER BY id LIMIT :limit;
+
+-- name: change
+-- What its owner may change of a memory, and what follows from it.
+UPDATE memories SET
+    content = :content, normalized_content = :normalized_content, content_hash = :content_hash,
+    hash_version = :hash_version, bigrams = :bigrams, indexed_chars = :indexed_chars,
+    type = :type, tags = :tags, importance = :importance, pinned = :pinned, visibility = :visibility,
+    announced_at = :announced_at, updated_at = :updated_at, updated_by = :updated_by,
+    agent_epoch = :agent_epoch, project_epoch = :project_epoch, hlc = :hlc
+WHERE id = :id;
 
 -- name: undelete
 -- Bring a soft-deleted row back.

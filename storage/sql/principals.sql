@@ -6,6 +6,10 @@ ON CONFLICT (agent_id) DO UPDATE SET name = excluded.name, description = exclude
     read_policy = excluded.read_policy, policy_group = excluded.policy_group,
     project_id = excluded.project_id, updated_at = excluded.updated_at;
 
+-- name: remove_agent
+-- An agent leaves this node.
+DELETE FROM agents WHERE agent_id = :agent_id;
+
 -- name: agents
 -- All agents of this node.
 SELECT agent_id, name, description, read_policy, policy_group, project_id FROM agents ORDER BY name;

@@ -106,6 +106,51 @@ async def test_by_a_text_only_candidates_are_shown(served: Edge) -> None:
     assert (await done(served, "get", row["id"]))["content"] == "the garden plan"
 
 
+async def test_a_memory_is_modified(served: Edge) -> None:
+    row = await done(served, "remember", "deploys on fridays", "--tag", "ops")
+    told = await run(served, "modify", row["id"], "-", "--pinned", stdin="deploys on mondays\n")
+    assert (told.exit_code, told.stdout) == (0, f"modified  {row['id']}\n"), told.output
+    changed = await done(served, "modify", row["id"], "--no-tags", "--importance", "0.25")
+    assert (changed["content"], changed["tags"]) == ("deploys on mondays", [])
+    assert (changed["pinned"], changed["importance"]) == (True, 0.25)
+    nothing = await run(served, "modify", row["id"])
+    assert (nothing.exit_code, nothing.stderr) == (1, "Error: nothing to change is given\n")
+    assert (await run(served, "modify", row["id"], "--tag", "a", "--no-tags")).exit_code == 1
+    events = (await run(served, "history", row["id"], "--limit", "1")).stdout
+    assert f"more: mnemesh history {row['id']} --cursor" in events
+
+
+async def test_all_that_match_are_counted_and_then_ended(served: Edge) -> None:
+    for number in range(3):
+        await done(served, "remember", f"scratch {number}", "--tag", "scratch")
+    await done(served, "remember", "kept")
+    counted = await run(served, "forget", "--tag", "scratch", "--dry-run")
+    assert counted.stdout == "would forget 3\n"
+    asked = await run(served, "forget", "--tag", "scratch")
+    assert (asked.exit_code, "--yes is needed" in asked.stderr) == (1, True)
+    gone = await run(served, "forget", "--tag", "scratch", "--yes")
+    assert gone.stdout == "forgotten  3\n"
+    listed = await done(served, "list", "--offset", "0")
+    assert [row["content"] for row in listed["memories"]] == ["kept"]
+    for wrong in (("--yes",), ("--tag", "x", "--like", "y"), ("0" * 32, "--dry-run")):
+        assert (await run(served, "delete", *wrong)).exit_code == 1
+
+
+async def test_agents_are_shown_removed_and_purged(served: Edge) -> None:
+    for name in ("bob", "eve"):
+        await done(served, "agent", "add", name)
+        await done(served, "remember", f"of {name}", "--agent", name)
+    assert (await done(served, "agent", "info", "bob"))["name"] == "bob"
+    assert (await done(served, "agent", "remove", "bob"))["archived"] == 1
+    refused = await run(served, "agent", "purge", "eve")
+    assert (refused.exit_code, "--force is required" in refused.stderr) == (1, True)
+    purged = await run(served, "agent", "purge", "eve", "--force")
+    assert purged.stdout.startswith("removed  eve  ")
+    assert "(0 archived, 1 forgotten)" in purged.stdout
+    kept = await run(served, "agent", "remove", "default")
+    assert (kept.exit_code, kept.stderr) == (1, "Error: the node's own agent cannot be removed\n")
+
+
 async def test_the_node_of_a_workspace_is_found(served: Edge) -> None:
     result = await run(served, "status", "--path", str(served.services.workspace.root), "--json")
     assert json.loads(result.stdout)["node_id"] == served.world.node.node_id.hex()

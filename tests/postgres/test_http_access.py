@@ -25,8 +25,8 @@ def filled(path: str) -> str:
 
 
 async def ask(edge: Edge, method: str, path: str, media: str, **options: Any) -> Any:
-    if method == "GET":
-        return await edge.get(path, **options)
+    if method != "POST":
+        return await edge.request(method, path, **options)
     return await edge.post(path, {}, headers={"Content-Type": media}, **options)
 
 
@@ -112,6 +112,18 @@ async def test_l_47_nobody_without_a_scope_gets_the_default_agent(edge: Edge) ->
     assert (project.status_code, project.json()["error"]) == (400, "agent_id is required")
     admin = await edge.get("/api/memories", token=edge.token("admin"))
     assert admin.status_code == 200
+
+
+async def test_l_47_a_token_of_an_agent_that_is_gone_reads_nothing(edge: Edge) -> None:
+    edge.configure(auth=TEAM)
+    admin, gone = edge.token("admin"), edge.token("agent", {"agent": "ghost"})
+    await edge.post("/api/memory/remember", {"content": "the harbour opens"}, token=admin)
+    found = await edge.post("/api/memory/recall", {"query": "harbour"}, token=gone)
+    assert (found.status_code, found.json()["results"]) == (200, [])
+    wrote = await edge.post("/api/memory/remember", {"content": "x"}, token=gone)
+    assert wrote.status_code == 404
+    other = await edge.get("/api/memories", params={"agent_id": "default"}, token=gone)
+    assert other.status_code == 403
 
 
 async def test_v_13_6_names_with_signs_work_as_scopes(edge: Edge) -> None:

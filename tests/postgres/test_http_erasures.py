@@ -84,7 +84,7 @@ async def test_an_erased_agent_writes_no_more(edge: Edge) -> None:
     agent_id = await filled(edge)
     await erased(edge, "bob")
     answer = await edge.post("/api/memory/remember", {"content": "x", "agent_id": agent_id})
-    assert answer.status_code == 404
+    assert answer.status_code == 410
     listed = (await edge.get("/api/erasures", params={"state": "closed"})).json()
     assert [one["kind"] for one in listed["erasures"]] == ["agent"]
 

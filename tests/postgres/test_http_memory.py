@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
+import httpx
 import pytest
 
 from node.http.auth import TRUSTED_LOCAL
@@ -25,6 +27,11 @@ async def remember(edge: Edge, content: str, **fields: Any) -> dict[str, Any]:
     return answer.json()  # type: ignore[no-any-return]
 
 
+def timeless(answer: httpx.Response) -> str:
+    """An answer without the time that its stages took."""
+    return re.sub(r'"durationMs":[0-9.e-]+', "", answer.text)
+
+
 async def count(edge: Edge) -> int:
     return int(await edge.world.value("SELECT count(*) FROM memories WHERE kind = 'cell'"))
 
@@ -37,7 +44,7 @@ async def test_what_was_remembered_is_recalled_first(edge: Edge) -> None:
     assert answer.status_code == 200
     assert found["results"][0]["content"] == "The deploy runs on Fridays at noon"
     assert found["results"][0]["tier"] == "hot"
-    assert found["meta"] == {"degraded": [], "timedOut": False}
+    assert (found["meta"]["degraded"], found["meta"]["timedOut"]) == ([], False)
 
 
 async def test_remember_answers_with_the_row(edge: Edge) -> None:
@@ -162,7 +169,7 @@ async def test_l_59_pages_have_no_gap_while_others_write(edge: Edge) -> None:
 @pytest.mark.parametrize(("given", "force"), [("abc", 50), ("-3", 1), ("999", 200), ("7", 7)])
 async def test_a_clamped_limit_is_told(edge: Edge, given: str, force: int) -> None:
     page = (await edge.get("/api/memories", params={"limit": given})).json()
-    assert page == {"memories": [], "limit": force}
+    assert page == {"memories": [], "limit": force, "offset": 0}
 
 
 async def test_l_46_an_isolated_agent_recalls_only_its_own(edge: Edge) -> None:
@@ -210,7 +217,7 @@ async def test_by_text_nothing_is_ended_and_only_own_memories_are_shown(
     assert [one["id"] for one in told["candidates"]] == [mine["id"]]
     assert await count(edge) == 2
     both = await edge.post(path, {"query": "garden plan", "id": mine["id"]} | as_a1)
-    assert (both.status_code, both.json()["error"]) == (400, "query and ids exclude each other")
+    assert (both.status_code, both.json()["error"]) == (400, "query and id exclude each other")
     for empty in ({}, {"query": ""}):
         assert (await edge.post(path, empty | as_a1)).status_code == 400
 
@@ -335,21 +342,20 @@ async def test_a_fast_answer_by_vector_is_that_of_the_plain_way_to_the_byte(edge
     plain = await edge.post("/api/memory/recall", body | {"explain": False})
     for _ in range(2):
         swift = await edge.post("/api/memory/recall", body)
-        assert (swift.status_code, swift.content) == (200, plain.content)
-        assert {**swift.headers, "x-request-id": ""} == {**plain.headers, "x-request-id": ""}
+        assert (swift.status_code, timeless(swift)) == (200, timeless(plain))
+        own = {"x-request-id": "", "content-length": ""}
+        assert {**swift.headers, **own} == {**plain.headers, **own}
     assert len(plain.json()["results"]) == 2
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"vector": [1.0]}, {"vector": [0.0] * 256}, {"agent_id": "nobody"}]
-)
+@pytest.mark.parametrize("wrong", [{"vector": [1.0]}, {"vector": [0.0] * 256}, {"agent_id": ""}])
 async def test_a_fast_question_is_refused_as_on_the_plain_way(
     edge: Edge, wrong: dict[str, Any]
 ) -> None:
     body: dict[str, Any] = {"vector": [1.0] * 256, "fast": True} | wrong
     swift = await edge.post("/api/memory/recall", body)
     plain = await edge.post("/api/memory/recall", body | {"explain": False})
-    assert swift.status_code in (400, 404)
+    assert swift.status_code == 400
     assert (swift.status_code, swift.content) == (plain.status_code, plain.content)
 
 

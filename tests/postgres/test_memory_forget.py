@@ -12,9 +12,12 @@ import trio
 from erasure import forget as erasing
 from node.memory import forget as ending
 from node.memory import reading
-from node.memory.forget import RecoverRefused
+from node.memory.forget import StateConflict
+from node.memory.leaving import remove_agent
+from node.memory.modify import Changes, modify
 from storage import clock, deliveries, outbox, records, tombstones
 from storage.errors import InvalidInput, NotFound
+from storage.filters import Filters
 from storage.keyring import public_bytes
 from storage.model import AgentProfile, Memory, NodeId, ProjectId
 from storage.outbox import Topic
@@ -188,7 +191,7 @@ async def test_forgetting_after_a_delete_purges_under_the_first_tombstone(world:
 async def test_l_15_recover_within_its_window(world: World) -> None:
     agent = await world.agent("a1")
     memory = await world.store(agent, "comes back")
-    with pytest.raises(RecoverRefused) as live:
+    with pytest.raises(StateConflict) as live:
         await ending.recover(world.context, agent, memory.id)
     assert live.value.status == "not_deleted"
     await ending.soft_delete(world.context, agent, [memory.id])
@@ -199,7 +202,7 @@ async def test_l_15_recover_within_its_window(world: World) -> None:
     assert await world.found(agent, "comes back") == {memory.id}
     await ending.soft_delete(world.context, agent, [memory.id])
     world.pass_time(days=31)
-    with pytest.raises(RecoverRefused, match=r"Recover window expired \(30 days\)") as late:
+    with pytest.raises(StateConflict, match=r"Recover window expired \(30 days\)") as late:
         await ending.recover(world.context, agent, memory.id)
     assert late.value.status == "retention_expired"
     await ending.forget(world.context, agent, [memory.id])
@@ -236,7 +239,7 @@ async def test_a_text_stored_again_stands_in_the_way_of_recovery(world: World) -
     old = await world.store(agent, "twin")
     await ending.soft_delete(world.context, agent, [old.id])
     new = await world.store(agent, "twin")
-    with pytest.raises(RecoverRefused) as caught:
+    with pytest.raises(StateConflict) as caught:
         await ending.recover(world.context, agent, old.id)
     assert (caught.value.status, caught.value.live_id) == ("duplicate", new.id)
 
@@ -246,7 +249,7 @@ async def test_an_expired_memory_does_not_come_back(world: World) -> None:
     memory = await world.store(agent, "brief", expires_at=world.now[0] + timedelta(hours=1))
     await ending.soft_delete(world.context, agent, [memory.id])
     world.pass_time(hours=2)
-    with pytest.raises(RecoverRefused) as caught:
+    with pytest.raises(StateConflict) as caught:
         await ending.recover(world.context, agent, memory.id)
     assert caught.value.status == "expired"
 
@@ -383,3 +386,79 @@ async def test_a_tombstone_takes_only_its_signers_announcements(world: World) ->
     await world.change(f"DELETE FROM memories WHERE id = {lit(memory.id)}")
     await apply(world, signed_by(world, thief, tombstone(world, memory, agent=thief.id)))
     assert await world.value("SELECT count(*) FROM diffs") == 1
+
+
+# --- holds ----------------------------------------------------------------------------------------
+
+Ending = Callable[[World, AgentProfile, Memory], Awaitable[object]]
+
+
+async def forgotten(world: World, agent: AgentProfile, memory: Memory) -> object:
+    return await ending.forget(world.context, agent, [memory.id])
+
+
+async def forgotten_by_filter(world: World, agent: AgentProfile, memory: Memory) -> object:
+    return await ending.forget_matching(world.context, agent, Filters(types=frozenset({"fact"})))
+
+
+async def purged_with_its_agent(world: World, agent: AgentProfile, memory: Memory) -> object:
+    return await remove_agent(world.context, agent, purge=True)
+
+
+async def rewritten(world: World, agent: AgentProfile, memory: Memory) -> object:
+    return await modify(world.context, agent, memory.id, Changes(content="another text"))
+
+
+async def deleted_and_forgotten(world: World, agent: AgentProfile, memory: Memory) -> object:
+    await ending.soft_delete(world.context, agent, [memory.id])
+    return await ending.forget(world.context, agent, [memory.id])
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        forgotten,
+        forgotten_by_filter,
+        purged_with_its_agent,
+        rewritten,
+        deleted_and_forgotten,
+    ],
+)
+async def test_es_31_a_held_memory_keeps_its_row_and_nothing_else(
+    world: World, act: Ending
+) -> None:
+    agent = await world.agent("a1")
+    project = await world.project("p1")
+    memory = await world.store(agent, "kept for the court", project_id=project)
+    await world.change(
+        "INSERT INTO erasure_holds (memory_id, ground, placed_by, placed_at, review_at, seq)"
+        f" VALUES ({lit(memory.id)}, 'law', 'officer', now(), now(), 1)"
+    )
+    await act(world, agent, memory)
+    row = f"SELECT content, deleted_at IS NOT NULL FROM memories WHERE id = {lit(memory.id)}"
+    assert await world.rows(row) == [("kept for the court", True)]
+    of_it = f"WHERE memory_id = {lit(memory.id)}"
+    for table in ("embeddings", "diffs"):
+        assert await world.value(f"SELECT count(*) FROM {table} {of_it}") == 0
+    assert await world.rows(f"SELECT purged_at FROM tombstones {of_it}") == [(None,)]
+    assert memory.id not in world.graph
+    assert await world.db.transact(erasing.finish_unpurged, world.node, 100) == []
+    assert len(await world.rows(row)) == 1
+    await world.change("UPDATE erasure_holds SET released_at = now()")
+    world.pass_time(days=31)
+    await world.retention().sweep()
+    assert await world.rows(row) == []
+    assert await world.value(f"SELECT purged_at IS NOT NULL FROM tombstones {of_it}") is True
+
+
+async def test_a_held_memory_is_not_recovered(world: World) -> None:
+    agent = await world.agent("a1")
+    memory = await world.store(agent, "kept for the court")
+    await ending.soft_delete(world.context, agent, [memory.id])
+    await world.change(
+        "INSERT INTO erasure_holds (memory_id, ground, placed_by, placed_at, review_at, seq)"
+        f" VALUES ({lit(memory.id)}, 'law', 'officer', now(), now(), 1)"
+    )
+    with pytest.raises(StateConflict) as caught:
+        await ending.recover(world.context, agent, memory.id)
+    assert caught.value.status == "held"

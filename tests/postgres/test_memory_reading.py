@@ -34,7 +34,8 @@ async def by_id(world: World, agent: AgentProfile, memory_id: MemoryId) -> set[M
 
 
 async def by_list(world: World, agent: AgentProfile, memory_id: MemoryId) -> set[MemoryId]:
-    return {row.id for row in await reading.page(world.context, agent)}
+    rows, _ = await reading.page(world.context, agent)
+    return {row.id for row in rows}
 
 
 async def by_export(world: World, agent: AgentProfile, memory_id: MemoryId) -> set[MemoryId]:
@@ -263,7 +264,7 @@ async def test_recall_about_an_agent_returns_that_agents_rows(world: World) -> N
     assert await world.found(b, "harbour", filters=Filters(agents=frozenset([a.id]))) == {
         rows["A-global"]
     }
-    listed = await reading.page(world.context, b, about=a.id)
+    listed, _ = await reading.page(world.context, b, about=a.id)
     assert {row.id for row in listed} == {rows["A-global"]}
 
 
@@ -370,7 +371,7 @@ async def test_l_59_pages_have_no_gap_and_no_repeat_while_others_write(world: Wo
     seen: list[MemoryId] = []
     before = None
     while True:
-        page = await reading.page(world.context, agent, limit=10, before=before)
+        page, _ = await reading.page(world.context, agent, limit=10, before=before)
         seen += [row.id for row in page]
         if len(page) < 10:
             break

@@ -217,9 +217,9 @@ async def test_l_52_any_name_stores_recalls_lists_and_forgets(world: World, name
     memory = await world.store(agent, "the deploy is on Monday", scope_label=name)
     assert world.context.agents.resolve(name).id == agent.id
     assert await world.found(agent, "deploy Monday") == {memory.id}
-    assert [row.id for row in await reading.page(world.context, agent)] == [memory.id]
+    assert await reading.page(world.context, agent) == ([memory], False)
     await ending.forget(world.context, agent, [memory.id])
-    assert await reading.page(world.context, agent) == []
+    assert await reading.page(world.context, agent) == ([], False)
 
 
 async def test_l_1_a_deleted_text_can_be_stored_again(world: World) -> None:
@@ -326,7 +326,7 @@ async def test_l_58_instants_are_kept_and_naive_times_refused(world: World) -> N
     pacific = datetime(2026, 8, 1, 9, tzinfo=timezone(timedelta(hours=-8)))
     later = await world.store(agent, "from the west", created_at=pacific)
     earlier = await world.store(agent, "from the east", created_at=tokyo)
-    listed = await reading.page(world.context, agent)
+    listed, _ = await reading.page(world.context, agent)
     assert [row.id for row in listed] == [later.id, earlier.id]
     assert listed[1].created_at == datetime(2026, 8, 1, 0, tzinfo=UTC)
     with pytest.raises(InvalidInput, match="created_at must carry a time zone"):

@@ -218,7 +218,8 @@ TELLING_NOTHING: Final = {
     "GET /health", "GET /ready", "GET /metrics", "GET /api/auth/whoami", "GET /api/status",
     "GET /openapi.json", "GET /docs", "GET /api/node", "GET /api/members", "POST /api/reload",
     "POST /api/auth/token", "POST /api/repair/retention-sweep", "POST /api/audit/graph",
-    "GET /api/agents", "POST /api/agents", "GET /api/agents/{name}", "GET /api/projects",
+    "GET /api/agents", "POST /api/agents", "GET /api/agents/{name}", "DELETE /api/agents/{name}",
+    "GET /api/projects",
     "POST /api/projects", "POST /api/projects/join", "POST /api/projects/{name}/admit",
     "POST /api/projects/{name}/revoke",
     "POST /api/erasures", "GET /api/erasures", "GET /api/erasures/{id}",
@@ -230,7 +231,7 @@ TELLING_NOTHING: Final = {
 """Routes and messages whose answers hold no memory."""
 TELLING_THE_WRITER: Final = {
     "Remember", "RememberBatch", "POST /api/memory/remember", "POST /api/memory/remember/batch",
-    "POST /api/memory/import", "POST /api/memory/recover",
+    "POST /api/memory/import", "POST /api/memory/recover", "POST /api/memory/modify",
 }  # fmt: skip
 """Those that answer with the caller's own memory alone."""
 
@@ -244,7 +245,8 @@ def test_every_route_and_message_is_judged() -> None:
 
 # --- what may have happened -----------------------------------------------------------------------
 
-Happen = Callable[[Edge, str], Awaitable[None]]
+Happen = Callable[[Edge, str], Awaitable[str | None]]
+"""What happens to a memory; the id that it has afterwards where that is another one."""
 
 
 async def delete(edge: Edge, memory_id: str) -> None:
@@ -269,6 +271,27 @@ async def supersede(edge: Edge, memory_id: str) -> None:
 
 async def archive(edge: Edge, memory_id: str) -> None:
     await _row(edge, "visibility = 'archived'")
+
+
+async def make_private(edge: Edge, memory_id: str) -> str:
+    return await _modified(edge, memory_id, "private")
+
+
+async def put_away(edge: Edge, memory_id: str) -> str:
+    return await _modified(edge, memory_id, "archived")
+
+
+async def _modified(edge: Edge, memory_id: str, visibility: str) -> str:
+    change = {"id": memory_id, "agent_id": "bob", "visibility": visibility}
+    answer = await edge.post("/api/memory/modify", change)
+    assert answer.status_code == 200, answer.text
+    changed: str = answer.json()["id"]
+    return changed
+
+
+async def remove_the_agent(edge: Edge, memory_id: str) -> None:
+    removed = await edge.request("DELETE", "/api/agents/bob")
+    assert removed.json()["archived"] == 1, removed.text
 
 
 async def _row(edge: Edge, change: str) -> None:
@@ -330,6 +353,9 @@ CASES: Final[dict[str, Case]] = {
     "live": Case((), EVERYBODY),
     "private": Case((), OWNER, PRIVATE),
     "archived": Case((archive,)),
+    "made private": Case((make_private,), OWNER, kept=False),
+    "put away": Case((put_away,), kept=False),
+    "agent removed": Case((remove_the_agent,), kept=False, gone=True),
     "deleted": Case((delete,)),
     "forgotten": Case((forget,), kept=False),
     "expired": Case((expire,)),
@@ -344,6 +370,7 @@ CASES: Final[dict[str, Case]] = {
     "cold, project left": Case((evict, leave_the_project)),
     "summed up": Case((sum_up,), EVERYBODY),
     "summed up, private": Case((sum_up,), OWNER, PRIVATE),
+    "summed up, made private": Case((sum_up, make_private), OWNER, kept=False),
     "summed up, deleted": Case((sum_up, delete)),
     "summed up, forgotten": Case((sum_up, forget), kept=False),
     "summed up, expired": Case((sum_up, expire)),
@@ -400,7 +427,7 @@ async def test_every_path_shows_a_memory_to_those_who_may_see_it_alone(
     memory_id = await remembered(edge, "bob", TEXT, **lives, **case.body)
     (vector,) = await edge.world.context.embedder.embed([TEXT])
     for happen in case.happen:
-        await happen(edge, memory_id)
+        memory_id = await happen(edge, memory_id) or memory_id
     ends = not {leave_the_project, shrink_policies} & set(case.happen)
     if ends:
         await remembered(edge, "crier", LAST)

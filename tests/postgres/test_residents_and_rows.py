@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,17 @@ import trio
 from erasure import requests
 from node.memory import forget as ending
 from node.memory.audit import audit_graph
+from node.memory.modify import Changes, modify
 from node.memory.residency import Residency
 from storage import memories
+from storage.errors import NotFound
 from storage.hot.settings import HotSettings
 from storage.island import Island
-from storage.model import Memory, MemoryId
+from storage.model import AgentProfile, Memory, MemoryId
 from storage.pool import Database
 from tests.support.erasure_nodes import agent as scope_of
 from tests.support.erasure_nodes import request
-from tests.support.memory import World, lit, make_world
+from tests.support.memory import World, make_world
 from tests.support.services import config, edge_services
 
 CEILING = 30
@@ -29,10 +32,10 @@ GONE = 15
 ROUNDS = 20
 
 
-async def change(world: World, memory_id: MemoryId, text: str) -> None:
-    """Another text of a row, told to the graph as by whoever changes rows."""
-    await world.change(f"UPDATE memories SET content = '{text}' WHERE id = {lit(memory_id)}")
-    await world.context.residency.refresh(world.db, [memory_id])
+async def change(world: World, agent: AgentProfile, memory_id: MemoryId, text: str) -> None:
+    """Another text of a memory, if it is still there."""
+    with suppress(NotFound):
+        await modify(world.context, agent, memory_id, Changes(content=text))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -65,7 +68,7 @@ async def test_evicted_reloaded_changed_forgotten_and_erased_at_once_agree_with_
 
         async def update() -> None:
             for number in range(ROUNDS):
-                await change(world, stirred.choice(kept).id, f"changed {number}")
+                await change(world, stays, stirred.choice(kept).id, f"changed {number}")
                 await pause()
 
         async def forget() -> None:
@@ -94,7 +97,7 @@ Late = Callable[[World, Memory], Awaitable[None]]
 
 
 async def changed(world: World, memory: Memory) -> None:
-    await change(world, memory.id, "newer")
+    await change(world, world.context.agents.resolve("a1"), memory.id, "newer")
     world.context.residency.evict([memory.id])
 
 
@@ -133,7 +136,7 @@ async def test_a_reload_leaves_a_newer_resident_as_it_is(world: World) -> None:
     stored = await world.db.read(
         memories.with_vectors, [memory.id], world.context.embedder.model_id
     )
-    await change(world, memory.id, "newer")
+    await change(world, agent, memory.id, "newer")
     await world.context.residency._insert(stored, only_absent=True)
     resident = world.graph.get(memory.id)
     assert resident is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from node.http.views import answer_view
 from node.memory.encoded import LARGEST, Encoded, EncodedRecords
 from node.memory.nearest import Search, hits_of
 from node.memory.ranking import Source
-from node.memory.recall import Answer, RecallHit
+from node.memory.recall import Answer, RecallHit, Stage
 from node.port import messages, records
 from node.port.answers import Answers
 from node.port.codec import encode, read_reply
@@ -72,10 +73,12 @@ def test_json_of_encoded_records_is_the_json_of_the_answer(
     node = services(graph_of(found, exact_limit=limit), ALPHA, "filling" if filling else None)
     asked = search(1, wanted, reader)
     recalls = fast.FastRecalls(node)
-    expected = answer_view(node, plain(node, asked, degraded), wanted)
+    answer = plain(node, asked, degraded)
+    hot = Stage("hot", 0.0125, len(answer.hits))
+    expected = answer_view(node, replace(answer, stages=(hot,)), wanted)
     for _ in range(2):
-        (answer,) = recalls.encoded.answers([asked])
-        told = json.loads(recalls.encode(answer, wanted))
+        (encoded,) = recalls.encoded.answers([asked])
+        told = json.loads(recalls.encode(encoded, wanted, 0.0125))
         assert told == expected
         assert json.dumps(told) == json.dumps(expected)
 

@@ -7,7 +7,7 @@ the caller looks for what stands in its way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,17 +47,19 @@ async def insert(tx: Tx, model: str, births: Sequence[Birth]) -> set[MemoryId]:
 
 
 async def insert_at_once(
-    db: Database, model: str, birth: Birth, expected: Sequence[Expected]
-) -> bool:
-    """Add one, durably, in a transaction of its own; called from trio.
+    db: Database, model: str, births: Sequence[Birth], expected: Collection[Expected]
+) -> set[MemoryId]:
+    """`insert` as a transaction of its own, durable when this returns; called from trio.
 
-    False, and nothing happened, when a scope is not as expected or the memory meets another.
-    Raises as `Database.at_once`.
+    Nothing is added when a scope is not as expected. Raises as `Database.at_once`.
     """
-    return bool(await db.at_once(SQL.insert_births, **_arguments(model, [birth], expected)))
+    rows = await db.at_once(SQL.insert_births, **_arguments(model, births, expected))
+    return {row["id"] for row in rows}
 
 
-def _arguments(model: str, births: Sequence[Birth], expected: Sequence[Expected]) -> dict[str, Any]:
+def _arguments(
+    model: str, births: Sequence[Birth], expected: Collection[Expected]
+) -> dict[str, Any]:
     return {
         "births": [_columns(birth, model) for birth in births],
         "kinds": [each.kind for each in expected],

@@ -103,7 +103,7 @@ def server_options(settings: EmbeddedSettings) -> dict[str, str]:
         "wal_buffers": "256kB",
         "work_mem": "2MB",
         "maintenance_work_mem": "16MB",
-        "max_wal_size": "64MB",
+        "max_wal_size": f"{settings.max_wal_mb}MB",
         "min_wal_size": "32MB",
         "jit": "off",
         "huge_pages": "off",

@@ -36,9 +36,10 @@ from node.http.views import (
 )
 from node.memory import reading
 from node.memory.chunks import remember_chunks
+from node.memory.drafts import Draft
 from node.memory.modify import Changes, modify
 from node.memory.recall import Question, recall
-from node.memory.remember import MAX_BATCH, Draft, Remembered, remember, remember_batch
+from node.memory.remember import MAX_BATCH, Remembered, remember, remember_batch
 from storage.errors import ContentTooLarge, InvalidInput, MnemeshError
 from storage.filters import Filters
 from storage.model import (

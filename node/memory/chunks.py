@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from node.memory.context import MemoryContext
-from node.memory.remember import MAX_BATCH, Draft, Met, remember_whole
+from node.memory.drafts import Draft
+from node.memory.remember import MAX_BATCH, Met, remember_whole
 from storage import chunks
 from storage.chunks import CHUNK
 from storage.content import normalize

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from erasure import forget as ending
 from gossip.announcing import WIRE_DTYPE
 from node.memory.context import MemoryContext
+from node.memory.drafts import check_marks
 from node.memory.forget import StateConflict
 from node.memory.handing import Announced
 from node.memory.hiding import hide_expired
-from node.memory.remember import announcement, check_marks
+from node.memory.remember import announcement
 from storage import diffs, history, memories
 from storage.content import NormalContent, normalize
 from storage.database_errors import CommitUnknown

@@ -1,39 +1,41 @@
-"""Remember: normalise, embed, and store row, vector, history and announcement in one commit.
+"""Remember: store row, vector, history and announcement of new memories in one commit.
 
 What a caller was told is stored is durable and resident. The hot graph follows after the commit,
 while the next commit is under way; a crash in between costs nothing, since it is rebuilt from the
 rows.
 
-A memory that comes alone is stored by one statement that is its own transaction, under the epochs
-that the last commit found. When it meets another, when an epoch has moved, or when the memory is
-handed to somebody, a transaction of several statements decides.
+Memories that come one by one are stored by one statement that is its own transaction, under the
+epochs that the last commit found: those that come while it is under way share the next. When one
+meets another, when an epoch has moved, or when a memory is handed to somebody, a transaction of
+several statements decides.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
 import numpy as np
+import trio
 from numpy.typing import NDArray
 
 from gossip import announcing
 from gossip.affinity import quantise_wire, quantised
 from gossip.announcing import WIRE_DTYPE
+from node.memory.commits import Entry
 from node.memory.context import MemoryContext
+from node.memory.drafts import Draft, Ready, prepare
 from node.memory.handing import Announced
 from node.memory.hiding import hide_expired
 from storage import births, memories
 from storage.births import Birth
 from storage.chunks import CHUNK
-from storage.content import NormalContent, check_text, normalize
 from storage.database_errors import CommitUnknown
 from storage.diffs import Diff
 from storage.errors import Conflict, InvalidInput, MnemeshError, SaveFailed, ScopeErased
-from storage.gate import Epochs
+from storage.gate import Epochs, Expected
 from storage.model import AgentId, Memory, MemoryId, MemoryKind, ProjectId, Visibility
 from storage.pool import Tx
 from storage.records import DiffKind
@@ -41,32 +43,6 @@ from storage.records import DiffKind
 MAX_BATCH = 500
 MAX_MET = 4
 """A draft meets at most three rows: by source, by idempotency key, by text."""
-MAX_TAGS = 32
-MAX_TAG = 128
-MAX_LABEL = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """What an agent wants remembered. `vector` is given by clients that embed themselves."""
-
-    content: str
-    agent_id: AgentId
-    project_id: ProjectId | None = None
-    type: str = "fact"
-    tags: tuple[str, ...] = ()
-    who: str | None = None
-    importance: float = 0.5
-    pinned: bool = False
-    visibility: Visibility = Visibility.GLOBAL
-    scope_label: str | None = None
-    source_type: str | None = None
-    source_id: str | None = None
-    idempotency_key: str | None = None
-    expires_at: datetime | None = None
-    created_at: datetime | None = None
-    vector: NDArray[np.float32] | None = None
-    actor: str = "api"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +51,6 @@ class Remembered:
 
     memory: Memory
     deduped: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    draft: Draft
-    content: NormalContent
-    vector: NDArray[np.float32]
 
 
 class Met(Conflict):
@@ -119,12 +88,56 @@ async def remember(context: MemoryContext, draft: Draft) -> Remembered:
     Those that come while others commit share the next commit. Raises InvalidInput,
     ContentTooLarge, ScopeErased, and what the embedder raises.
     """
-    result: Outcome = await context.commits.share(
-        draft, partial(_commit, context), partial(_follow, context)
-    )
-    if isinstance(result, MnemeshError):
+    (result,) = await remember_each(context, [draft])
+    if isinstance(result, Exception):
         raise result
+    assert result is not None  # only what its caller leaves out has no result
     return result
+
+
+async def remember_each(
+    context: MemoryContext,
+    drafts: Sequence[Draft],
+    left: Callable[[int], bool] = lambda position: False,
+) -> list[Remembered | Exception | None]:
+    """`remember` for drafts that came together: for each what it would return or raise.
+
+    `left` is asked by position, when the commit begins, whether a draft is to be left out; of such
+    a one there is no result.
+    """
+    try:
+        ready, refused = await prepare(context, drafts)
+    except MnemeshError as error:
+        if len(drafts) == 1:
+            return [error]
+        return await _each_apart(context, drafts, left)
+    entries = {
+        position: Entry[Ready, Outcome](item, partial(left, position))
+        for position, item in ready.items()
+    }
+    if entries:
+        await context.commits.share(
+            list(entries.values()), partial(_commit, context, True), partial(_follow, context)
+        )
+    done = {position: entry.error or entry.result for position, entry in entries.items()}
+    return [refused.get(position) or done.get(position) for position in range(len(drafts))]
+
+
+async def _each_apart(
+    context: MemoryContext, drafts: Sequence[Draft], left: Callable[[int], bool]
+) -> list[Remembered | Exception | None]:
+    """Drafts that cannot be embedded together."""
+    results: list[Remembered | Exception | None] = [None] * len(drafts)
+
+    async def one(position: int) -> None:
+        (results[position],) = await remember_each(
+            context, [drafts[position]], lambda _: left(position)
+        )
+
+    async with trio.open_nursery() as nursery:
+        for position in range(len(drafts)):
+            nursery.start_soon(one, position)
+    return results
 
 
 async def remember_batch(context: MemoryContext, drafts: Sequence[Draft]) -> list[Outcome]:
@@ -135,7 +148,12 @@ async def remember_batch(context: MemoryContext, drafts: Sequence[Draft]) -> lis
     """
     if not 1 <= len(drafts) <= MAX_BATCH:
         raise InvalidInput(f"a batch has 1 to {MAX_BATCH} memories")
-    return await _follow(context, await _commit(context, drafts))
+    ready, refused = await prepare(context, drafts)
+    outcomes: dict[int, Outcome] = {**refused}
+    if ready:
+        done = await _follow(context, await _commit(context, False, list(ready.values())))
+        outcomes |= zip(ready, done, strict=True)
+    return [outcomes[position] for position in range(len(drafts))]
 
 
 async def remember_whole(
@@ -146,11 +164,10 @@ async def remember_whole(
     Raises what the guard raises, the first fault of a draft, and Met when a draft meets a memory
     that is there, or another draft.
     """
-    results: list[Outcome | None] = [None] * len(drafts)
-    ready = list((await _prepare(context, drafts, results)).values())
-    for result in results:
-        if isinstance(result, MnemeshError):
-            raise result
+    prepared, refused = await prepare(context, drafts)
+    if refused:
+        raise refused[min(refused)]
+    ready = list(prepared.values())
     try:
         stored = await context.db.transact(_store_whole, context, ready, guard)
     except CommitUnknown:
@@ -165,7 +182,7 @@ async def remember_whole(
 async def _store_whole(
     tx: Tx,
     context: MemoryContext,
-    batch: Sequence[_Ready],
+    batch: Sequence[Ready],
     guard: Callable[[Tx], Awaitable[None]],
 ) -> _Stored:
     await guard(tx)
@@ -178,22 +195,19 @@ async def _store_whole(
     return stored
 
 
-async def _commit(context: MemoryContext, drafts: Sequence[Draft]) -> _Committed:
-    """Make the drafts durable."""
-    results: list[Outcome | None] = [None] * len(drafts)
-    ready = await _prepare(context, drafts, results)
+async def _commit(context: MemoryContext, at_once: bool, batch: Sequence[Ready]) -> _Committed:
+    """Make what is ready durable, `at_once` if it can be."""
     try:
-        stored = await _store(context, list(ready.values()))
+        stored = await (_store if at_once else _transact)(context, batch)
     except CommitUnknown:
         context.residency.has_cold = True
         raise
-    fresh: list[tuple[Memory, NDArray[np.float32]]] = []
-    for position, outcome in zip(ready, stored.outcomes, strict=True):
-        results[position] = outcome
-        if isinstance(outcome, Remembered) and not outcome.deduped:
-            fresh.append((outcome.memory, ready[position].vector))
-    outcomes = [result for result in results if result is not None]
-    return _Committed(outcomes, fresh, stored.hidden, stored.handed)
+    fresh = [
+        (outcome.memory, item.vector)
+        for item, outcome in zip(batch, stored.outcomes, strict=True)
+        if isinstance(outcome, Remembered) and not outcome.deduped
+    ]
+    return _Committed(stored.outcomes, fresh, stored.hidden, stored.handed)
 
 
 async def _follow(context: MemoryContext, done: _Committed) -> list[Outcome]:
@@ -207,85 +221,30 @@ async def _follow(context: MemoryContext, done: _Committed) -> list[Outcome]:
     return done.outcomes
 
 
-async def _prepare(
-    context: MemoryContext,
-    drafts: Sequence[Draft],
-    results: list[Outcome | None],
-) -> dict[int, _Ready]:
-    contents: dict[int, NormalContent] = {}
-    for position, draft in enumerate(drafts):
+async def _store(context: MemoryContext, batch: Sequence[Ready]) -> _Stored:
+    """Store by one statement what it takes, and the rest by a transaction.
+
+    What the statement took stays, whatever becomes of the rest.
+    """
+    taken = await _store_at_once(context, batch)
+    rest = [position for position in range(len(batch)) if position not in taken]
+    stored = _Stored([], [], set(), {})
+    with trio.CancelScope(shield=bool(taken)):
         try:
-            contents[position] = _check(context, draft)
-        except InvalidInput as error:
-            results[position] = error
-    texts = [position for position in contents if drafts[position].vector is None]
-    made = await context.embedder.embed([contents[position].storage for position in texts])
-    vectors = dict(zip(texts, made, strict=True))
-    ready: dict[int, _Ready] = {}
-    for position, content in contents.items():
-        draft = drafts[position]
-        try:
-            given = vectors[position] if position in vectors else _unit(context, draft)
-        except InvalidInput as error:
-            results[position] = error
-            continue
-        # Half precision everywhere: rows, graph and wire hold the same numbers.
-        ready[position] = _Ready(draft, content, given.astype(WIRE_DTYPE).astype(np.float32))
-    return ready
+            if rest:
+                stored = await _transact(context, [batch[position] for position in rest])
+        except BaseException as error:
+            if taken:
+                context.residency.has_cold = True
+            if not taken or not isinstance(error, MnemeshError):
+                raise
+            stored = _Stored([error] * len(rest), [], set(), {})
+    outcomes: dict[int, Outcome] = dict(zip(rest, stored.outcomes, strict=True))
+    outcomes |= {position: Remembered(memory, False) for position, memory in taken.items()}
+    return replace(stored, outcomes=[outcomes[position] for position in range(len(batch))])
 
 
-def _check(context: MemoryContext, draft: Draft) -> NormalContent:
-    content = normalize(
-        draft.content,
-        collapse=context.settings.collapse_storage_whitespace,
-        max_bytes=context.settings.max_bytes,
-    )
-    for field in ("type", "who", "scope_label", "source_type", "source_id", "idempotency_key"):
-        value = getattr(draft, field)
-        if value is not None and len(check_text(value, field)) > MAX_LABEL:
-            raise InvalidInput(f"{field} is longer than {MAX_LABEL} characters")
-    check_marks(draft.type, draft.tags, draft.importance)
-    for field in ("expires_at", "created_at"):
-        moment = getattr(draft, field)
-        if moment is not None and moment.tzinfo is None:
-            raise InvalidInput(f"{field} must carry a time zone")
-    if draft.visibility is Visibility.ARCHIVED:
-        raise InvalidInput("visibility is invalid")
-    if draft.project_id is not None and draft.project_id not in context.access.current.projects:
-        raise InvalidInput("project is not one of this node's projects")
-    return content
-
-
-def check_marks(type: str, tags: Sequence[str], importance: float) -> None:
-    """What a memory says of itself beside its text. Raises InvalidInput."""
-    if not type or len(check_text(type, "type")) > 64:
-        raise InvalidInput("type must have 1 to 64 characters")
-    if len(tags) > MAX_TAGS or any(
-        not tag or len(check_text(tag, "tags")) > MAX_TAG for tag in tags
-    ):
-        raise InvalidInput(f"tags: at most {MAX_TAGS}, each of 1 to {MAX_TAG} characters")
-    if not math.isfinite(importance) or not 0 <= importance <= 1:
-        raise InvalidInput("importance must be between 0 and 1")
-
-
-def _unit(context: MemoryContext, draft: Draft) -> NDArray[np.float32]:
-    vector = np.asarray(draft.vector, dtype=np.float32)
-    if vector.shape != (context.embedder.dimension,):
-        raise InvalidInput(
-            f"vector has {vector.size} numbers, model {context.embedder.model_id} "
-            f"has {context.embedder.dimension}"
-        )
-    norm = float(np.linalg.norm(vector)) if np.isfinite(vector).all() else 0.0
-    if not math.isfinite(norm) or norm < 1e-6:
-        raise InvalidInput("vector must be finite and not zero")
-    return vector / np.float32(norm)
-
-
-async def _store(context: MemoryContext, batch: Sequence[_Ready]) -> _Stored:
-    if len(batch) == 1:
-        memory = await _store_at_once(context, batch[0])
-        if memory is not None:
-            return _Stored([Remembered(memory, deduped=False)], [], set(), {})
+async def _transact(context: MemoryContext, batch: Sequence[Ready]) -> _Stored:
     stored = await context.db.transact(_store_all, context, batch)
     for key, found in stored.epochs.items():
         if isinstance(found, Epochs):
@@ -295,30 +254,44 @@ async def _store(context: MemoryContext, batch: Sequence[_Ready]) -> _Stored:
     return stored
 
 
-async def _store_at_once(context: MemoryContext, item: _Ready) -> Memory | None:
-    """Store one that meets nothing and goes to nobody; None when a transaction has to decide."""
-    key = (item.draft.agent_id, item.draft.project_id)
-    epochs = context.epochs.get(key)
-    if epochs is None:
-        return None
-    birth = _birth(context, item, epochs, context.now())
-    if birth.diff is not None and context.desk.wanting(birth.memory, quantised(birth.diff.q8)):
-        return None
-    expected = context.node.gate.expected(*key, epochs)
+async def _store_at_once(context: MemoryContext, batch: Sequence[Ready]) -> dict[int, Memory]:
+    """Store those that meet nothing, unless one has to go to somebody or has unknown epochs.
+
+    By position. None is stored when the epochs have moved.
+    """
+    now = context.now()
+    born: dict[int, Birth] = {}
+    expected: dict[ScopeKey, list[Expected]] = {}
+    for position in _in_order(batch):
+        item = batch[position]
+        key = (item.draft.agent_id, item.draft.project_id)
+        epochs = context.epochs.get(key)
+        if epochs is None:
+            return {}
+        birth = _birth(context, item, epochs, now)
+        if birth.diff is not None and context.desk.wanting(birth.memory, quantised(birth.diff.q8)):
+            return {}
+        born[position] = birth
+        if key not in expected:
+            expected[key] = context.node.gate.expected(*key, epochs)
+    scopes = {scope for several in expected.values() for scope in several}
     model = context.embedder.model_id
-    if await births.insert_at_once(context.db, model, birth, expected):
-        return birth.memory
-    return None
+    added = await births.insert_at_once(context.db, model, list(born.values()), scopes)
+    return {position: birth.memory for position, birth in born.items() if birth.memory.id in added}
 
 
-async def _store_all(tx: Tx, context: MemoryContext, batch: Sequence[_Ready]) -> _Stored:
+def _in_order(batch: Sequence[Ready]) -> list[int]:
+    """Positions by hash, so that two batches with the same texts cannot deadlock."""
+    return sorted(range(len(batch)), key=lambda at: batch[at].content.content_hash)
+
+
+async def _store_all(tx: Tx, context: MemoryContext, batch: Sequence[Ready]) -> _Stored:
     epochs: dict[ScopeKey, Epochs | ScopeErased] = {}
     outcomes: dict[int, Outcome] = {}
     hidden: list[MemoryId] = []
     new: dict[int, Birth] = {}
     now = context.now()
-    # In the order of their hashes, so that two batches with the same texts cannot deadlock.
-    for position in sorted(range(len(batch)), key=lambda at: batch[at].content.content_hash):
+    for position in _in_order(batch):
         item = batch[position]
         key = (item.draft.agent_id, item.draft.project_id)
         if key not in epochs:
@@ -368,7 +341,7 @@ async def _meet(
     return SaveFailed()
 
 
-def _birth(context: MemoryContext, item: _Ready, epochs: Epochs, now: datetime) -> Birth:
+def _birth(context: MemoryContext, item: Ready, epochs: Epochs, now: datetime) -> Birth:
     memory = _row(context, item, epochs, now)
     return Birth(
         memory,
@@ -380,7 +353,7 @@ def _birth(context: MemoryContext, item: _Ready, epochs: Epochs, now: datetime) 
     )
 
 
-def _row(context: MemoryContext, item: _Ready, epochs: Epochs, now: datetime) -> Memory:
+def _row(context: MemoryContext, item: Ready, epochs: Epochs, now: datetime) -> Memory:
     draft = item.draft
     announced = draft.project_id is not None and draft.visibility is Visibility.GLOBAL
     return Memory(

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.http.auth import Credential, choose_project
+from node.memory.drafts import Draft
 from node.memory.recall import Answer, RecallHit
-from node.memory.remember import Draft, Remembered
+from node.memory.remember import Remembered
 from node.port import messages
 from storage import history
 from storage.errors import InvalidInput, MnemeshError

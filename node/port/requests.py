@@ -1,4 +1,4 @@
-"""The use cases behind the agent port's requests."""
+"""The use cases behind the agent port's requests; for single remembers see `storing`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from node.http.auth import Authority, Credential
 from node.http.routing import counted
 from node.memory import forget as ending
 from node.memory import reading
+from node.memory.drafts import Draft
 from node.memory.recall import Question, recall
-from node.memory.remember import Draft, Remembered, remember, remember_batch
+from node.memory.remember import Remembered, remember_batch
 from node.port import messages, records
 from storage.errors import InvalidInput, MnemeshError
 from storage.filters import NO_FILTERS, Filters
@@ -34,8 +35,6 @@ class Caller:
 async def handle(caller: Caller, request: messages.Asked) -> messages.Reply:
     """The answer to a request. Raises MnemeshError as the use cases do."""
     match request:
-        case messages.Remember():
-            return await _remember(caller, request)
         case messages.RememberBatch():
             return await _remember_batch(caller, request)
         case messages.Recall():
@@ -52,15 +51,6 @@ async def handle(caller: Caller, request: messages.Asked) -> messages.Reply:
             return messages.Pong(request.id)
         case _:
             raise InvalidInput("the request is not known here")
-
-
-async def _remember(caller: Caller, request: messages.Remember) -> messages.Reply:
-    services = caller.services
-    with counted(services, "remember"):
-        draft = records.draft(services, caller.who, caller.agent, request.draft)
-        done = await remember(services.memory, draft)
-    services.metrics.memory.deduped_total.inc(done.deduped)
-    return messages.Remembered(request.id, records.memory(services, done.memory), done.deduped)
 
 
 async def _remember_batch(caller: Caller, request: messages.RememberBatch) -> messages.Reply:

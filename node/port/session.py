@@ -1,7 +1,8 @@
 """One connection of an agent: its hello, its requests, its answers, its end.
 
 Requests of one connection run side by side, each with a deadline; answers come in any order.
-Fast recalls by vector that arrived together are searched in one call and answered at once. What a
+Fast recalls by vector that arrived together are searched in one call and answered at once;
+remembers that arrived together are stored together and answered in one write. What a
 client may cost is bounded: unread answers stop the reading, a stalled one is cut off, and the
 first broken rule ends the connection and nothing else.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -25,6 +26,7 @@ from node.port.answers import Answers
 from node.port.codec import FrameBuffer, FrameTooLarge, PortError, encode, read_request
 from node.port.requests import Caller, handle
 from node.port.settings import PortSettings
+from node.port.storing import Answered, One, Together
 from node.port.watching import Grant, stream
 from storage.errors import MnemeshError, NotFound
 
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 READ: Final = 64 * 1024
+WRITE: Final = 256 * 1024
+"""Answers of a group that are written at once; each such write has the client's patience anew."""
 FLUSH_S: Final = 1.0
 
 NEEDS: Final[dict[type[messages.Message], Need]] = {
@@ -82,7 +86,7 @@ class Session:
         self._unsent = 0
         self._drained = trio.Event()
         self._slots = trio.Semaphore(settings.in_flight)
-        self._open: dict[int, trio.CancelScope] = {}
+        self._open: dict[int, trio.CancelScope | One] = {}
         self._grants: dict[int, Grant] = {}
 
     async def run(self) -> None:
@@ -187,6 +191,7 @@ class Session:
         caller = self._caller()
         at_once: list[messages.Recall] = []
         by_text: list[messages.Recall] = []
+        together = Together(caller)
         for body in frames:
             request = read_request(body)
             if isinstance(request, messages.Hello):
@@ -198,8 +203,12 @@ class Session:
                     self._grants[request.id].add(request.more)
             elif isinstance(request, messages.Recall) and request.fast and not request.filters:
                 (by_text if request.vector is None else at_once).append(request)
+            elif isinstance(request, messages.Remember):
+                together = await self._join(nursery, together, caller, request)
             else:
+                together = self._launch(nursery, together, caller)
                 await self._start(nursery, caller, request)
+        self._launch(nursery, together, caller)
         step = self._settings.slice
         for first in range(0, len(by_text), step):
             await self._slots.acquire()
@@ -208,27 +217,49 @@ class Session:
             await self._answer_fast(caller, at_once[first : first + step])
 
     async def _start(self, nursery: trio.Nursery, caller: Caller, request: messages.Asked) -> None:
-        if request.id in self._open:
-            raise PortError("a request's number is still in use")
-        self._open[request.id] = trio.CancelScope()
+        self._check_free(request.id)
+        scope = self._open[request.id] = trio.CancelScope()
         if isinstance(request, messages.Watch):
             if len(self._grants) >= self._settings.watches:
                 raise PortError(f"a connection has at most {self._settings.watches} watches")
             self._grants[request.id] = Grant(request.credit)
-            nursery.start_soon(self._watch, request)
+            nursery.start_soon(self._watch, request, scope)
             return
         await self._slots.acquire()
-        nursery.start_soon(self._run, caller, request)
+        nursery.start_soon(self._run, caller, request, scope)
+
+    async def _join(
+        self, nursery: trio.Nursery, together: Together, caller: Caller, request: messages.Remember
+    ) -> Together:
+        """Put a remember into the group of its read; the group that the next one joins."""
+        self._check_free(request.id)
+        try:
+            self._slots.acquire_nowait()
+        except trio.WouldBlock:
+            together = self._launch(nursery, together, caller)
+            await self._slots.acquire()
+        self._open[request.id] = together.add(request)
+        return together
+
+    def _launch(self, nursery: trio.Nursery, together: Together, caller: Caller) -> Together:
+        """Start a group, so that it gives its slots back; the group that comes behind it."""
+        if not together.requests:
+            return together
+        nursery.start_soon(self._store, together)
+        return Together(caller)
+
+    def _check_free(self, request_id: int) -> None:
+        if request_id in self._open:
+            raise PortError("a request's number is still in use")
 
     def _cancel(self, request_id: int) -> None:
         scope = self._open.get(request_id)
         if scope is not None:
             scope.cancel()
 
-    async def _run(self, caller: Caller, request: messages.Asked) -> None:
+    async def _run(self, caller: Caller, request: messages.Asked, scope: trio.CancelScope) -> None:
         """One request in a task of its own, from permission to answer."""
         request_id = request.id
-        scope = self._open[request_id]
         reply: messages.Reply | None = None
         try:
             with scope:
@@ -239,11 +270,34 @@ class Session:
         if reply is not None:
             await self._send(self._fitting(request_id, reply))
 
-    async def _watch(self, request: messages.Watch) -> None:
+    async def _store(self, together: Together) -> None:
+        """Remembers that came together, from permission to answers."""
+        replies: Sequence[Answered] = ()
+        try:
+            with together.scope:
+                replies = await self._replies(together)
+        finally:
+            for request in together.requests:
+                del self._open[request.id]
+                self._slots.release()
+        for data in _joined([self._fitting(reply.id, reply) for reply in replies]):
+            await self._send(data)
+
+    async def _replies(self, together: Together) -> Sequence[Answered]:
+        try:
+            self._admit(together.requests[0])
+            with trio.fail_after(self._settings.request_s):
+                return await together.store()
+        except trio.TooSlowError:
+            return together.failed(Deadline())
+        except Exception as error:  # noqa: BLE001 - answered, and logged there if it is a fault
+            return together.failed(error)
+
+    async def _watch(self, request: messages.Watch, scope: trio.CancelScope) -> None:
         """One subscription in a task of its own; it ends with a refusal or the connection."""
         reply: messages.Reply | None = None
         try:
-            with self._open[request.id]:
+            with scope:
                 self._admit(request)
                 await stream(self._caller, request, self._grants[request.id], self._send)
         except MnemeshError as error:
@@ -355,6 +409,20 @@ class Session:
                 await self._send(encode(records.failed(0, error)))
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
             return
+
+
+def _joined(frames: Sequence[bytes]) -> Iterator[bytes]:
+    """Frames one behind the other, in pieces that are not much longer than `WRITE`."""
+    piece: list[bytes] = []
+    size = 0
+    for frame in frames:
+        piece.append(frame)
+        size += len(frame)
+        if size >= WRITE:
+            yield b"".join(piece)
+            piece, size = [], 0
+    if piece:
+        yield b"".join(piece)
 
 
 def _question(caller: Caller, request: messages.Recall) -> Question:

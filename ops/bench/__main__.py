@@ -14,7 +14,7 @@ from rich.console import Console
 NAMES: Final = {
     "smoke": "one node over HTTP next to a plain pgvector table; start and stop (about a minute)",
     "recall": "by vector over the agent port and HTTP next to pgvector and Chroma (4 minutes)",
-    "ingest": "single memories and batches next to pgvector and PostgresStore (a minute)",
+    "ingest": "single memories and batches next to pgvector and PostgresStore (2 minutes)",
     "text": "words, meaning and both next to one SQL statement that fuses them (2 minutes)",
     "floor": "the hot graph next to hnswlib alone: time, threads, memory (3 minutes)",
     "filter": "filtered searches next to a comparison with all that pass (2 minutes)",

@@ -24,8 +24,9 @@ from rich.console import Console
 
 from node.app import open_node
 from node.config import load_config
+from node.memory.drafts import Draft
 from node.memory.recall import Question, recall
-from node.memory.remember import Draft, remember_batch
+from node.memory.remember import remember_batch
 from node.reload import Reloader
 from node.services import Services
 from node.workspace import Workspace

@@ -1,7 +1,8 @@
 """A PostgreSQL server for the peers: the node's own binaries, but theirs alone.
 
 The node's server admits few connections, and a peer with a pool of 16 should not have to share
-them or its small buffers. Durable like the node's.
+them, its small buffers, or its short log: a graph of vectors fits into the buffers, and the log may
+grow as PostgreSQL itself would let it. Durable like the node's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from storage.embedded import run_embedded
 from storage.settings import EmbeddedSettings
 
-SETTINGS = EmbeddedSettings(shared_buffers_mb=128, max_connections=48)
+SETTINGS = EmbeddedSettings(shared_buffers_mb=256, max_wal_mb=1024, max_connections=48)
 
 
 @contextmanager

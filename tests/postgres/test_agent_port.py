@@ -8,6 +8,7 @@ import stat
 import struct
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import trio
 
 from node.client import BlockingClient, Draft, Refused, filters, open_client
 from node.http.tokens import Claims, load_secret, sign
+from node.memory.commits import Entry
 from node.port import messages
 from node.port.codec import encode
 from storage.errors import InvalidInput, Unavailable
@@ -382,6 +384,103 @@ async def test_a_node_that_stays_away_is_unavailable(port: Port) -> None:
         with pytest.raises(Unavailable):
             await client.ping()
     await port.start()
+
+
+def remember(number: int, content: str, **fields: Any) -> messages.Remember:
+    return messages.Remember(number, Draft(content, **fields))
+
+
+async def answers(raw: Raw, count: int) -> dict[int, messages.Reply | None]:
+    found: dict[int, messages.Reply | None] = {}
+    with trio.fail_after(20):
+        while len(found) < count:
+            reply = await raw.hear()
+            assert reply is not None
+            assert not isinstance(reply, messages.Welcome)
+            found[reply.id] = reply
+    return found
+
+
+async def test_remembers_of_one_write_each_get_their_own_answer(port: Port) -> None:
+    raw = await port.raw()
+    asked = [
+        remember(1, "one"),
+        remember(2, "one"),
+        remember(3, "three", vector=bytes(8)),
+        remember(4, "four", project="nowhere"),
+        remember(5, "five"),
+    ]
+    await raw.say(b"".join(map(encode, asked)))
+    replies = await answers(raw, 5)
+    codes = {
+        number: reply.code if isinstance(reply, messages.Failed) else "stored"
+        for number, reply in sorted(replies.items())
+    }
+    assert codes == {1: "stored", 2: "stored", 3: "invalid", 4: "not_found", 5: "stored"}
+    ones = [replies[1], replies[2]]
+    assert sorted(one.deduped for one in ones if isinstance(one, messages.Remembered)) == [0, 1]
+
+
+async def test_more_remembers_than_may_be_in_flight_are_all_stored(port: Port) -> None:
+    raw = await port.raw()
+    asked = [encode(remember(number, f"text {number}")) for number in range(1, 101)]
+    await raw.say(b"".join([*asked[:50], encode(messages.Ping(200)), *asked[50:]]))
+    replies = await answers(raw, 101)
+    assert all(
+        isinstance(reply, messages.Pong if number == 200 else messages.Remembered)
+        for number, reply in replies.items()
+    )
+
+
+async def test_a_number_of_a_remember_in_use_may_not_be_used_again(port: Port) -> None:
+    raw = await port.raw()
+    await raw.say(encode(remember(7, "one")) + encode(messages.Get(7, bytes(16))))
+    with trio.fail_after(20):
+        reply = await raw.hear()
+    assert isinstance(reply, messages.Failed)
+    assert reply.id == 0
+
+
+async def test_a_remember_that_is_cancelled_before_its_commit_is_left_out(port: Port) -> None:
+    world = port.edge.world
+    raw = await port.raw()
+    await raw.say(remember(1, "makes the epochs known"))
+    assert isinstance(await raw.hear(), messages.Remembered)
+    commits = world.context.commits
+    async with trio.open_nursery() as nursery:
+        begun, go_on = trio.Event(), trio.Event()
+
+        async def hold(items: object) -> list[Any]:
+            begun.set()
+            await go_on.wait()
+            return [None]
+
+        nursery.start_soon(commits.share, [Entry(None, lambda: False)], hold, hold)
+        await begun.wait()
+        await raw.say(
+            b"".join(encode(remember(number, f"text {number}")) for number in (2, 3, 4))
+            + encode(messages.Cancel(3))
+            + encode(messages.Ping(5))
+        )
+        assert await answers(raw, 1) == {5: messages.Pong(5)}
+        go_on.set()
+    assert set(await answers(raw, 2)) == {2, 4}
+    rows = await world.rows("SELECT content FROM memories WHERE content LIKE 'text%' ORDER BY 1")
+    assert rows == [("text 2",), ("text 4",)]
+
+
+async def test_a_write_of_cancelled_remembers_stores_nothing(port: Port) -> None:
+    raw = await port.raw()
+    await raw.say(
+        b"".join(
+            encode(remember(number, f"text {number}")) + encode(messages.Cancel(number))
+            for number in (1, 2)
+        )
+        + encode(remember(3, "text 3"))
+    )
+    assert set(await answers(raw, 1)) == {3}
+    rows = await port.edge.world.rows("SELECT content FROM memories WHERE kind = 'cell'")
+    assert rows == [("text 3",)]
 
 
 async def test_a_cancelled_call_leaves_the_connection_usable(port: Port) -> None:

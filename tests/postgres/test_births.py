@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 import trio
 
-from node.memory.remember import Draft, Remembered, remember_batch
+from node.embed.base import EmbeddingFailed
+from node.memory.drafts import Draft
+from node.memory.remember import Remembered, remember_batch, remember_each
 from storage import gate
-from storage.database_errors import CommitUnknown
-from storage.errors import ScopeErased
+from storage.database_errors import CommitUnknown, DatabaseUnavailable
+from storage.errors import InvalidInput, ScopeErased
 from storage.model import AgentProfile, Scope, ScopeKind
 from storage.pool import Tx
 from tests.support.memory import START, World, statement
@@ -170,3 +175,122 @@ async def test_an_expired_row_makes_room_in_a_batch(world: World) -> None:
     assert fresh.memory.id != old.id
     assert old.id not in world.graph
     assert fresh.memory.id in world.graph
+
+
+def told(results: object) -> list[object]:
+    assert isinstance(results, list)
+    return [
+        (each.memory.content, each.deduped) if isinstance(each, Remembered) else type(each)
+        for each in results
+    ]
+
+
+async def test_what_came_together_is_one_commit_and_resident(world: World) -> None:
+    agent, other = await world.agent("a1"), await world.agent("a2")
+    for each in (agent, other):
+        await world.store(each, f"makes the epochs of {each.name} known")
+    before = {pid for (pid,) in await world.rows(WRITERS)}
+    drafts = [Draft(f"text {place}", (agent, other)[place % 2].id) for place in range(6)]
+    results = await remember_each(world.context, drafts)
+    assert told(results) == [(f"text {place}", False) for place in range(6)]
+    assert len({pid for (pid,) in await world.rows(WRITERS)} - before) == 1
+    assert len(world.graph) == 8
+    assert await world.value("SELECT count(*) FROM memory_history WHERE event = 'created'") == 8
+
+
+async def test_of_what_came_together_each_has_its_own_outcome(world: World) -> None:
+    agent = await world.agent("a1")
+    await world.store(agent, "known")
+    drafts = [
+        Draft(text, agent.id, importance=importance)
+        for text, importance in (("new", 0.5), ("known", 0.5), ("bad", 7.0), ("new", 0.5))
+    ]
+    results = await remember_each(world.context, drafts)
+    assert told(results) == [("new", False), ("known", True), InvalidInput, ("new", True)]
+    assert await world.rows(
+        "SELECT content, seen_count FROM memories WHERE kind = 'cell' ORDER BY 1"
+    ) == [("known", 2), ("new", 2)]
+
+
+async def test_a_closed_scope_refuses_its_own_of_what_came_together(world: World) -> None:
+    agent, other = await world.agent("a1"), await world.agent("a2")
+    for each in (agent, other):
+        await world.store(each, "makes the epochs known")
+    await close(world, agent)
+    results = await remember_each(
+        world.context, [Draft("of the closed", agent.id), Draft("of the open", other.id)]
+    )
+    assert told(results) == [ScopeErased, ("of the open", False)]
+
+
+async def test_what_was_left_out_leaves_nothing(world: World) -> None:
+    agent = await world.agent("a1")
+    await world.store(agent, "makes the epochs known")
+    drafts = [Draft(f"text {place}", agent.id) for place in range(3)]
+    results = await remember_each(world.context, drafts, lambda place: place == 1)
+    assert told(results) == [("text 0", False), type(None), ("text 2", False)]
+    assert await world.value(CELLS) == 3
+    assert len(world.graph) == 3
+
+
+async def test_what_the_statement_took_stays_when_the_rest_cannot_be_stored(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await world.agent("a1")
+    await world.store(agent, "known")
+
+    async def away(*args: object) -> None:
+        raise DatabaseUnavailable
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.db, "transact", away)
+        results = await remember_each(
+            world.context, [Draft(text, agent.id) for text in ("known", "new")]
+        )
+    assert told(results) == [DatabaseUnavailable, ("new", False)]
+    assert {each.content for each in world.graph.residents()} == {"known", "new"}
+
+
+async def test_texts_that_cannot_be_embedded_together_fail_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await world.agent("a1")
+    embed = world.context.embedder.embed
+
+    async def choosy(texts: Sequence[str]) -> Any:
+        if "poison" in texts:
+            raise EmbeddingFailed
+        return await embed(texts)
+
+    monkeypatch.setattr(world.context.embedder, "embed", choosy)
+    results = await remember_each(
+        world.context, [Draft(text, agent.id) for text in ("one", "poison", "two")]
+    )
+    assert told(results) == [("one", False), EmbeddingFailed, ("two", False)]
+
+
+async def test_a_cancelled_remember_is_stored_and_resident_or_neither(world: World) -> None:
+    agent = await world.agent("a1")
+    await world.store(agent, "makes the epochs known")
+    drafts = [Draft(f"text {place}", agent.id) for place in range(3)]
+
+    async def hold(tx: Tx) -> None:
+        await world.node.gate.lock(tx, Scope(ScopeKind.AGENT, agent.id))
+        await tx.execute(statement("SELECT pg_sleep(0.4)"))
+
+    async def store(scope: trio.CancelScope) -> None:
+        with scope:
+            await remember_each(world.context, drafts)
+
+    scope = trio.CancelScope()
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.db.transact, hold)
+            await pid_of(world, SLEEPER)
+            nursery.start_soon(store, scope)
+            await pid_of(world, BLOCKED)
+            scope.cancel()
+    stored = {text for (text,) in await world.rows("SELECT content FROM memories")}
+    assert {each.content for each in world.graph.residents()} & {d.content for d in drafts} == (
+        stored & {draft.content for draft in drafts}
+    )

@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from node.memory import forget as ending
 from node.memory.cold import ENOUGH
-from node.memory.remember import Draft, Remembered, remember_batch
+from node.memory.drafts import Draft
+from node.memory.remember import Remembered, remember_batch
 from node.telemetry.metrics import HotMetrics, Metrics, build_metrics
 from node.workers import consolidation as consolidating
 from node.workers.consolidation import Consolidation

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from node.memory.chunks import Chunked, remember_chunks
-from node.memory.remember import Draft
+from node.memory.drafts import Draft
 from storage.errors import Conflict, ContentTooLarge, InvalidInput
 from storage.model import AgentProfile
 from tests.support.memory import World

@@ -11,7 +11,8 @@ import trio
 
 from node.memory import forget as ending
 from node.memory import reading
-from node.memory.remember import Draft, Remembered, remember_batch
+from node.memory.drafts import Draft
+from node.memory.remember import Remembered, remember_batch
 from storage import gate, records
 from storage.errors import ContentTooLarge, InvalidInput, MnemeshError, NotFound, ScopeErased
 from storage.keyring import public_bytes

@@ -23,9 +23,10 @@ from node.embed.base import Embedder
 from node.interests import positions
 from node.memory import remember as remembering
 from node.memory.context import MemoryContext
+from node.memory.drafts import Draft
 from node.memory.handing import HandingDesk
 from node.memory.recall import Answer, Question, recall
-from node.memory.remember import Draft, Remembered
+from node.memory.remember import Remembered
 from node.memory.residency import Residency
 from node.memory.settings import MemorySettings
 from node.workers.retention import Retention

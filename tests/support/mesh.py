@@ -46,9 +46,10 @@ from gossip.wire.messages import Hello
 from node.agents import AgentDirectory
 from node.interests import interests, positions
 from node.memory.context import MemoryContext
+from node.memory.drafts import Draft
 from node.memory.forget import forget
 from node.memory.handing import HandingDesk
-from node.memory.remember import Draft, Remembered, remember, remember_batch
+from node.memory.remember import Remembered, remember, remember_batch
 from node.memory.residency import Residency
 from node.memory.settings import MemorySettings
 from node.projects import ProjectDesk

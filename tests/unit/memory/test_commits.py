@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 import trio
 import trio.testing
 
-from node.memory.commits import MOST, SharedCommits
+from node.memory.commits import MOST, Entry, SharedCommits
 
 
 class Disk:
@@ -30,16 +30,25 @@ async def follow(stored: list[str]) -> list[str]:
     return stored
 
 
+async def share(
+    shared: SharedCommits[int, str],
+    items: Sequence[int],
+    write: Callable[[Sequence[int]], Awaitable[list[str]]],
+    followed: Callable[[list[str]], Awaitable[list[str]]] = follow,
+    left: Sequence[int] = (),
+) -> list[str | None]:
+    entries = [Entry[int, str](item, lambda item=item: item in left) for item in items]
+    await shared.share(entries, write, followed)
+    return [str(entry.error) if entry.error else entry.result for entry in entries]
+
+
 async def start(
     nursery: trio.Nursery, shared: SharedCommits[int, str], disk: Disk, items: Sequence[int]
-) -> dict[int, str]:
-    results: dict[int, str] = {}
+) -> dict[int, str | None]:
+    results: dict[int, str | None] = {}
 
     async def one(item: int) -> None:
-        try:
-            results[item] = await shared.share(item, disk.write, follow)
-        except ValueError as error:
-            results[item] = str(error)
+        (results[item],) = await share(shared, [item], disk.write)
 
     for item in items:
         nursery.start_soon(one, item)
@@ -50,7 +59,7 @@ async def start(
 async def test_one_alone_waits_for_nobody() -> None:
     shared, disk = SharedCommits[int, str](), Disk()
     disk.gate.set()
-    assert await shared.share(1, disk.write, follow) == "stored 1"
+    assert await share(shared, [1], disk.write) == ["stored 1"]
     assert disk.seen == [[1]]
 
 
@@ -84,12 +93,12 @@ async def test_no_commit_takes_more_than_its_bound() -> None:
 @pytest.mark.parametrize("victim", [0, 1, 2])
 async def test_a_cancelled_caller_takes_nobody_along(victim: int) -> None:
     shared, disk = SharedCommits[int, str](), Disk()
-    results: dict[int, str] = {}
+    results: dict[int, str | None] = {}
     scopes = [trio.CancelScope() for _ in range(4)]
 
     async def one(item: int) -> None:
         with scopes[item]:
-            results[item] = await shared.share(item, disk.write, follow)
+            (results[item],) = await share(shared, [item], disk.write)
 
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
@@ -115,7 +124,7 @@ async def test_the_next_commit_begins_while_the_last_one_is_followed_up() -> Non
         return stored
 
     async def one(item: int) -> None:
-        await shared.share(item, disk.write, slowly)
+        await share(shared, [item], disk.write, slowly)
 
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
@@ -127,3 +136,54 @@ async def test_the_next_commit_begins_while_the_last_one_is_followed_up() -> Non
             assert followed == []
             held.set()
     assert followed == ["stored 1", "stored 2"]
+
+
+async def test_items_that_came_together_are_committed_together() -> None:
+    shared, disk = SharedCommits[int, str](), Disk()
+    disk.gate.set()
+    assert await share(shared, [1, 2, 3], disk.write) == ["stored 1", "stored 2", "stored 3"]
+    assert disk.seen == [[1, 2, 3]]
+
+
+async def test_of_items_that_came_together_a_bad_one_fails_alone() -> None:
+    shared, disk = SharedCommits[int, str](), Disk()
+    disk.gate.set()
+    assert await share(shared, [1, 13, 3], disk.write) == ["stored 1", "unlucky", "stored 3"]
+    assert sorted(disk.seen[1:]) == [[1], [3], [13]]
+
+
+async def test_what_is_not_wanted_when_its_commit_begins_is_left_out() -> None:
+    shared, disk = SharedCommits[int, str](), Disk()
+    left: list[int] = []
+    results: list[str | None] = []
+
+    async def several() -> None:
+        results.extend(await share(shared, [1, 2, 3], disk.write, left=left))
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            await start(nursery, shared, disk, [0])
+            nursery.start_soon(several)
+            await trio.testing.wait_all_tasks_blocked()
+            left.append(2)
+            disk.gate.set()
+    assert disk.seen == [[0], [1, 3]]
+    assert results == ["stored 1", None, "stored 3"]
+
+
+async def test_without_anything_wanted_there_is_no_commit() -> None:
+    shared, disk = SharedCommits[int, str](), Disk()
+    disk.gate.set()
+    assert await share(shared, [1, 2], disk.write, left=[1, 2]) == [None, None]
+    assert disk.seen == []
+
+
+async def test_a_fault_of_what_follows_is_told_and_the_next_commit_goes_on() -> None:
+    shared, disk = SharedCommits[int, str](), Disk()
+    disk.gate.set()
+
+    async def fail(stored: list[str]) -> list[str]:
+        raise ValueError("no room")
+
+    assert await share(shared, [1], disk.write, fail) == ["no room"]
+    assert await share(shared, [2], disk.write) == ["stored 2"]

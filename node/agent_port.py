@@ -23,6 +23,7 @@ from gossip.transport import parse_address
 from node.http.auth import Authority
 from node.http.tokens import load_secret
 from node.port.answers import Answers
+from node.port.place import MAX_PATH, SOCKET
 from node.port.session import Session
 from node.port.settings import PortSettings
 from storage.errors import InvalidInput, StartRefused
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SOCKET: Final = "agent.sock"
-MAX_PATH: Final = 107
 BACKLOG: Final = 256
 HANDSHAKE_S: Final = 10.0
 _CREDENTIALS: Final = struct.Struct("3i")

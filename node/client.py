@@ -267,11 +267,12 @@ class Subscription:
         self._link.unfollow(self._followed)
 
     async def ready(self) -> int:
-        """Wait until the node follows; the number behind which it starts."""
-        while self._followed.after is None:
+        """Wait until the node follows; the number behind which the next delivery will have its."""
+        while not self._followed.stands:
             if self._followed.error is not None:
                 raise self._followed.error
             await self._followed.changed.wait()
+        assert self._followed.after is not None
         return self._followed.after
 
     def __aiter__(self) -> Self:

@@ -72,6 +72,7 @@ class Followed:
         self.arrived: deque[messages.Delivery] = deque()
         self.changed = trio.Event()
         self.error: MnemeshError | None = None
+        self.stands = False
         self._consumed = 0
         self._refused_since = 0.0
         self._refused_last = -math.inf
@@ -81,6 +82,13 @@ class Followed:
         self._consumed = 0
         free = max(1, self.credit - len(self.arrived))
         return messages.Watch(self.number, self.after, free)
+
+    def begin(self, after: int) -> None:
+        """The node follows behind this number."""
+        self.stands = True
+        if self.after is None:
+            self.after = after
+        self.wake()
 
     def receive(self, delivery: messages.Delivery) -> None:
         """Keep a delivery; one that was seen before is left out."""
@@ -316,10 +324,8 @@ class Link:
                 followed.receive(reply)
         elif isinstance(reply, messages.Watching):
             followed = self._followed.get(reply.id)
-            if followed is not None and followed.after is None:
-                followed.after = reply.after
             if followed is not None:
-                followed.wake()
+                followed.begin(reply.after)
         elif isinstance(reply, messages.Failed) and reply.id in self._followed:
             self._refused(self._followed[reply.id], reply)
         else:

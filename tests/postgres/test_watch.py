@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import httpx
 import pytest
 import trio
 from click.testing import CliRunner
@@ -18,32 +17,17 @@ from node.memory import forget as ending
 from node.memory.watch import Feed, Handed, follow
 from node.port import messages
 from storage.errors import NotFound
-from storage.model import AgentProfile, Memory, MemoryId, ProjectId, ReadPolicy, Visibility
+from storage.model import AgentProfile, Memory, MemoryId, ReadPolicy, Visibility
 from storage.pool import Tx
 from tests.support.memory import World
 from tests.support.memory import world as world
 from tests.support.port import Port, port
 from tests.support.services import Edge, edge, served
+from tests.support.watching import SEA, announce, lines, sailors
 
 __all__ = ["edge", "port", "served", "world"]
 
 pytestmark = pytest.mark.postgres
-
-SEA = "ships sail the sea past the harbour"
-
-
-async def sailors(
-    world: World, *names: str, policy: ReadPolicy = ReadPolicy.SHARED
-) -> tuple[ProjectId, list[AgentProfile]]:
-    """A project, and agents that care about the sea."""
-    project_id = await world.project("harbour")
-    agents = [
-        await world.agent(name, policy, description="the sea, ships and the harbour")
-        for name in names
-    ]
-    await world.context.agents.vouch(project_id)
-    await world.place_agents()
-    return project_id, agents
 
 
 async def handed(world: World, agent: AgentProfile, after: int = 0) -> list[Handed]:
@@ -53,10 +37,6 @@ async def handed(world: World, agent: AgentProfile, after: int = 0) -> list[Hand
 
 async def ids(world: World, agent: AgentProfile, after: int = 0) -> list[MemoryId]:
     return [one.memory.id for one in await handed(world, agent, after)]
-
-
-async def announce(world: World, agent: AgentProfile, project: ProjectId, text: str) -> Memory:
-    return await world.store(agent, text, project_id=project)
 
 
 # --- who is handed what -------------------------------------------------------------------------
@@ -297,26 +277,6 @@ async def test_the_blocking_client_iterates_over_deliveries(port: Port) -> None:
 
 
 # --- HTTP ---------------------------------------------------------------------------------------
-
-
-async def lines(served: Edge, count: int, headers: dict[str, str], **params: Any) -> list[str]:
-    """The first lines of a watch that are not empty."""
-    found: list[str] = []
-
-    async def follow() -> None:
-        async with (
-            httpx.AsyncClient(base_url=served.url) as client,
-            client.stream("GET", "/api/memory/watch", params=params, headers=headers) as answer,
-        ):
-            assert answer.status_code == 200
-            async for line in answer.aiter_lines():
-                if line.strip():
-                    found.append(line)
-                if len(found) == count:
-                    return
-
-    await served.island.call(follow)
-    return found
 
 
 async def test_ndjson_follows_from_now_on(served: Edge) -> None:

@@ -27,7 +27,6 @@ from __future__ import annotations
 import math
 import os
 import threading
-import uuid
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -60,6 +59,7 @@ from node.port.messages import (
 )
 from node.port.place import find_place
 from node.port.refusal import Closed, Refused
+from node.port.values import moment, raw_id, several, vector_of
 from storage.errors import InvalidInput, MnemeshError, Unavailable
 
 __all__ = [
@@ -142,7 +142,7 @@ class Client:
         *,
         project: str | None = None,
         type: str = "fact",
-        tags: Iterable[str] = (),
+        tags: str | Iterable[str] = (),
         who: str | None = None,
         importance: float = 0.5,
         pinned: bool = False,
@@ -160,7 +160,7 @@ class Client:
             content=content,
             project=project,
             type=type,
-            tags=tuple(tags),
+            tags=several(tags),
             who=who,
             importance=importance,
             pinned=pinned,
@@ -170,13 +170,15 @@ class Client:
             source_id=source_id,
             idempotency_key=idempotency_key,
             ttl_ms=None if ttl_s is None else int(ttl_s * 1000),
-            created_ms=messages.moment_ms(created_at),
-            vector=messages.vector_bytes(vector),
+            created_ms=moment(created_at),
+            vector=vector_of(vector),
         )
         return await self._link.ask(lambda number: messages.Remember(number, draft), Remembered)
 
     async def remember_batch(self, drafts: Iterable[Draft | str]) -> Sequence[Outcome]:
         """Store up to 500 memories in one commit; a bad one is a fault in its place, no more."""
+        if isinstance(drafts, str):
+            raise InvalidInput("drafts: a list is expected, not a lone text")
         given = tuple(Draft(each) if isinstance(each, str) else each for each in drafts)
         reply = await self._link.ask(
             lambda number: messages.RememberBatch(number, given), messages.BatchRemembered
@@ -199,7 +201,7 @@ class Client:
         `filters(...)` of this module makes filters. `Answer.degraded` names what did not answer
         in time.
         """
-        raw = messages.vector_bytes(vector)
+        raw = vector_of(vector)
         return await self._link.ask(
             lambda number: messages.Recall(
                 number, query, raw, limit, fast, superseded, filters, deadline_ms
@@ -209,18 +211,18 @@ class Client:
 
     async def get(self, memory_id: str | bytes) -> Memory:
         """One memory. Raises Refused with code `not_found`."""
-        raw = _raw(memory_id)
+        raw = raw_id(memory_id)
         found = await self._link.ask(lambda number: messages.Get(number, raw), messages.Found)
         return found.memory
 
     async def forget(self, *memory_ids: str | bytes, reason: str | None = None) -> Forgotten:
         """Remove memories for good, here and at every peer."""
-        raw = tuple(map(_raw, memory_ids))
+        raw = tuple(map(raw_id, memory_ids))
         return await self._link.ask(lambda number: messages.Forget(number, raw, reason), Forgotten)
 
     async def history(self, memory_id: str | bytes) -> Sequence[Event]:
         """What happened to a memory, also after it is gone."""
-        raw = _raw(memory_id)
+        raw = raw_id(memory_id)
         reply = await self._link.ask(lambda number: messages.History(number, raw), messages.Events)
         return reply.events
 
@@ -241,13 +243,17 @@ class Client:
         the begin of the block on. At most `credit` memories wait on this side; a slow reader holds
         up nobody.
         """
-        followed = self._link.follow(after, credit)
-        subscription = Subscription(self._link, followed)
+        subscription = self._follow(after, credit)
         try:
             await subscription.ready()
             yield subscription
         finally:
             subscription.end()
+
+    def _follow(self, after: int | None, credit: int) -> Subscription:
+        if not 0 < credit <= messages.MAX_CREDIT:
+            raise InvalidInput(f"credit is a number from 1 to {messages.MAX_CREDIT}")
+        return Subscription(self._link, self._link.follow(after, credit))
 
 
 class Subscription:
@@ -321,6 +327,12 @@ class BlockingClient:
     ) -> None:
         self.close()
 
+    @property
+    def node(self) -> messages.Welcome | None:
+        """See `Client.node`."""
+        client = self._client
+        return None if client is None else client.node
+
     def close(self) -> None:
         """End the connection; idempotent."""
         if self._stop is not None:
@@ -333,7 +345,7 @@ class BlockingClient:
 
     def remember_batch(self, drafts: Iterable[Draft | str]) -> Sequence[Outcome]:
         """See `Client.remember_batch`."""
-        given = list(drafts)
+        given = drafts if isinstance(drafts, str) else list(drafts)
         return self._call(lambda client: client.remember_batch(given))
 
     def recall(self, query: str = "", **options: Any) -> Answer:
@@ -366,7 +378,7 @@ class BlockingClient:
         """
 
         async def follow(client: Client) -> Subscription:
-            subscription = Subscription(client._link, client._link.follow(after, credit))
+            subscription = client._follow(after, credit)
             try:
                 await subscription.ready()
             except BaseException:
@@ -469,12 +481,3 @@ class Deliveries:
     def close(self) -> None:
         """End the subscription; idempotent, also behind the end of the client."""
         self._client._soon(self._subscription.end)
-
-
-def _raw(memory_id: str | bytes) -> bytes:
-    if isinstance(memory_id, bytes):
-        return memory_id
-    try:
-        return uuid.UUID(memory_id).bytes
-    except ValueError as error:
-        raise InvalidInput("a memory's id is no UUID") from error

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import click
+from rich.text import Text
 
 from node.cli.client import open_node, print_json
 from node.cli.group import Failure, agent_option, json_option, reaching
@@ -184,7 +185,7 @@ def recall(
         click.echo("nothing comes to mind")
     elif explain:
         table(
-            ("score", "cosine", "words", "by", "age", "agent", "tier", "id", "text"),
+            ("score", "cosine", "words", "by", "age", "agent", "tier", "id and text"),
             [_explained(hit) for hit in hits],
         )
     else:
@@ -206,7 +207,7 @@ def _hit(hit: dict[str, Any]) -> tuple[object, ...]:
 def _explained(hit: dict[str, Any]) -> tuple[object, ...]:
     score, *rest = _hit(hit)
     parts = (f"{hit['cosine']:.3f}", f"{hit['words']:.3f}", hit["source"])
-    return (score, *parts, *rest[:-1], hit["id"], rest[-1])
+    return (score, *parts, *rest[:-1], Text(f"{safe(hit['id'])}\n") + hit["content"])
 
 
 @click.command()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from node.port import messages
 from node.port.messages import Filters
+from node.port.values import moment, several
 from storage.errors import InvalidInput
 
 
@@ -18,28 +18,23 @@ def filters(
     pinned: bool | None = None,
     visibility: str | None = None,
     scope: str | None = None,
-    **several: str | Iterable[str],
+    **lists: str | Iterable[str] | None,
 ) -> Filters:
     """Filters of a recall: `agent`, `project`, `kind`, `type`, `tags` and `who` take one or many.
 
     Raises InvalidInput for an unknown filter and a time without a zone.
     """
     known = ("agent", "project", "kind", "type", "tags", "who")
-    for name in several:
+    for name in lists:
         if name not in known:
             raise InvalidInput(f"unknown filter: {name}")
-    lists: Mapping[str, tuple[str, ...]] = {
-        name: (value,) if isinstance(value, str) else tuple(value)
-        for name, value in several.items()
+    named: Mapping[str, tuple[str, ...]] = {
+        name: several(value) for name, value in lists.items() if value is not None
     }
-    try:
-        since_ms, until_ms = messages.moment_ms(since), messages.moment_ms(until)
-    except ValueError as error:
-        raise InvalidInput(str(error)) from error
     return Filters(
-        **lists,
-        since_ms=since_ms,
-        until_ms=until_ms,
+        **named,
+        since_ms=moment(since, "since"),
+        until_ms=moment(until, "until"),
         importance_min=importance_min,
         pinned=pinned,
         visibility=visibility,

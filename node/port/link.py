@@ -19,8 +19,8 @@ from typing import Final, TypeVar
 import msgspec
 import trio
 
-from node.port import messages
-from node.port.codec import HEADER, FrameBuffer, PortError, encode, read_reply, read_request
+from node.port import faults, messages
+from node.port.codec import HEADER, FrameBuffer, PortError, check_request, encode, read_reply
 from node.port.place import Place
 from node.port.refusal import Closed, Refused
 from storage.errors import InvalidInput, MnemeshError, Unavailable
@@ -385,11 +385,11 @@ def _checked(request: messages.Asked) -> bytes:
     """The frame of a request. Raises InvalidInput for one that the node would not even read."""
     try:
         frame = encode(request)
-        read_request(frame[HEADER:])
+        check_request(frame[HEADER:])
+    except msgspec.ValidationError as error:
+        raise InvalidInput(faults.told(request, error)) from error
     except (PortError, msgspec.MsgspecError, TypeError, OverflowError) as error:
-        raise InvalidInput("the request holds a value that is too long or of another type") from (
-            error
-        )
+        raise InvalidInput(f"the request cannot be sent: {error}") from error
     except UnicodeEncodeError as error:
         raise InvalidInput("a text contains a character that cannot be stored") from error
     return frame

@@ -275,6 +275,11 @@ class Event(Part, frozen=True):
     new_content: str | None = None
     reason: str | None = None
 
+    @property
+    def at(self) -> datetime:
+        """When it happened, aware, UTC."""
+        return datetime.fromtimestamp(self.at_ms / 1000, UTC)
+
 
 class Fault(Part, frozen=True):
     """Why one item of a batch was not stored."""

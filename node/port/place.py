@@ -90,5 +90,5 @@ def _remote(text: str, fingerprint: str | None) -> Place:
     if not 0 < int(port) < 1 << 16:
         raise InvalidInput("place: a port is between 1 and 65535")
     if not fingerprint:
-        raise InvalidInput("fingerprint is required with tls; `mnemesh status` shows it")
+        raise InvalidInput("fingerprint is required with tls; `mnemesh node show` tells it")
     return Place(host=host.strip("[]"), port=int(port), fingerprint=fingerprint)

@@ -35,6 +35,13 @@ log = logging.getLogger(__name__)
 
 BACKLOG: Final = 256
 HANDSHAKE_S: Final = 10.0
+KEEPALIVE: Final = {
+    getattr(socket, name): value
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+    if hasattr(socket, name)
+}
+"""When the system asks whether a silent agent is still there: one that follows may say nothing for
+long, and one whose machine vanished would keep its place for ever."""
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
@@ -95,6 +102,9 @@ class _Door:
         """One connection over TLS."""
         try:
             peer = str(stream.socket.getpeername()[0])
+            for option, value in KEEPALIVE.items():
+                stream.setsockopt(socket.IPPROTO_TCP, option, value)
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         except OSError:
             stream.socket.close()
             return

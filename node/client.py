@@ -241,7 +241,8 @@ class Client:
         `after` is the `seq` of the last one that was dealt with: keep it, and no memory comes
         twice or is missed, whatever restarts. 0 asks for all there are, None for what comes from
         the begin of the block on. At most `credit` memories wait on this side; a slow reader holds
-        up nobody.
+        up nobody, and what it was not sent yet waits for it at the node for
+        `gossip.delivery_retention_d` days at least.
         """
         subscription = self._follow(after, credit)
         try:

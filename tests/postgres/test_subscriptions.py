@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 import trio
 
 from erasure import apply
-from node.client import Refused, Subscription
+from node.client import Refused, Subscription, open_client
 from node.http.tokens import Claims, load_secret, sign
 from node.memory import watch
 from node.memory.watch import PAGE, Feed, follow
 from node.port import messages
+from storage.keyring import fingerprint_of
 from tests.support.memory import world as world
 from tests.support.port import Port, Raw, port
 from tests.support.services import Edge, edge, served
@@ -241,6 +244,65 @@ async def test_a_token_that_expires_ends_its_subscription(port: Port, prompt: No
         assert refused.value.code == "unauthenticated"
 
 
+async def test_replacing_the_secret_ends_the_subscriptions_of_all_tokens(
+    port: Port, prompt: None
+) -> None:
+    edge = port.edge
+    project, (ada, _) = await sailors(edge.world, "ada", "bob")
+    edge.configure(auth={"mode": "team"})
+    secret = load_secret(edge.services.workspace.auth_secret)
+    now = int(edge.world.now[0].timestamp())
+    token = sign(Claims("t", "agent", {"agent": "bob"}, now, now + 3_600), secret)
+    async with (
+        port.client(token=token) as client,
+        client.watch() as deliveries,
+        port.client("bob") as own,
+        own.watch() as trusted,
+    ):
+        await port.stop()
+        edge.services.workspace.auth_secret.unlink()
+        await port.start()
+        with pytest.raises(Refused, match="invalid signature"):
+            await deliveries.__anext__()
+        await announce(edge.world, ada, project, SEA)
+        assert [text for _, text in await take(trusted, 1)] == [SEA]
+
+
+async def test_erasing_an_agent_cuts_what_http_streams_to_it(served: Edge, prompt: None) -> None:
+    world = served.world
+    project, (ada, _) = await sailors(world, "ada", "bob")
+    await announce(world, ada, project, SEA)
+    said: list[str] = []
+    heard = trio.Event()
+
+    async def follow() -> None:
+        async with (
+            httpx.AsyncClient(base_url=served.url) as client,
+            client.stream(
+                "GET", "/api/memory/watch", params={"agent_id": "bob", "after": 0}
+            ) as answer,
+        ):
+            async for line in answer.aiter_lines():
+                said.append(line)
+                if len(said) == 2:
+                    await served.island.to_trio(_set, heard)
+
+    async def follow_to_its_end() -> None:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await served.island.call(follow)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(follow_to_its_end)
+        await heard.wait()
+        begun = await served.post("/api/erasures", {"scope": {"kind": "agent", "id": "bob"}})
+        await apply.drive(served.services.erasure, begun.json()["erasure_id"])
+    assert json.loads(said[1])["memory"]["content"] == SEA
+
+
+async def _set(event: trio.Event) -> None:
+    event.set()
+
+
 async def test_what_a_subscriber_may_not_read_any_more_is_left_out(port: Port) -> None:
     world = port.edge.world
     project, (ada, _) = await sailors(world, "ada", "bob")
@@ -251,6 +313,37 @@ async def test_what_a_subscriber_may_not_read_any_more_is_left_out(port: Port) -
     )
     async with port.client("bob") as client, client.watch(after=0) as deliveries:
         assert [text for _, text in await take(deliveries, 1)] == [f"{SEA} two"]
+
+
+# --- over TLS -------------------------------------------------------------------------------------
+
+
+async def test_a_subscription_over_tls_goes_on_when_the_node_is_back(port: Port) -> None:
+    world = port.edge.world
+    project, (ada, _) = await sailors(world, "ada", "bob")
+    port.edge.configure(auth={"mode": "hybrid"})
+    shown = fingerprint_of(world.node.identity.certificate_der).hex()
+
+    async def listen(address: str) -> str:
+        await port.stop()
+        port.settings = replace(port.settings, listen=address)
+        await port.start()
+        (place,) = [one for one in port.places if one.startswith("tls:")]
+        return place
+
+    place = await listen("127.0.0.1:0")
+    async with (
+        open_client(place, agent="bob", fingerprint=shown, patience_s=30) as client,
+        client.watch(after=0) as deliveries,
+    ):
+        await announce(world, ada, project, SEA)
+        first = await take(deliveries, 1)
+        assert await listen(place.removeprefix("tls:")) == place
+        await announce(world, ada, project, f"{SEA} again")
+        assert first + await take(deliveries, 1) == [
+            (first[0][0], SEA),
+            (first[0][0] + 1, f"{SEA} again"),
+        ]
 
 
 # --- all three doors say the same -----------------------------------------------------------------

@@ -11,6 +11,7 @@ from rich.text import Text
 from node.cli.client import open_node, print_json
 from node.cli.group import Failure, agent_option, json_option, reaching
 from node.cli.highlight import excerpt, marked, words_of
+from node.cli.moments import moment
 from node.cli.show import age, facts, memory_rows, safe, table
 
 MAX_STDIN = 2 << 20
@@ -97,8 +98,8 @@ def _standard_input() -> str:
 @click.option("--type", "types", multiple=True, metavar="TYPE", help="Of this type.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="With all of these tags.")
 @click.option("--who", "whos", multiple=True, metavar="WHO", help="Said by this one.")
-@click.option("--since", metavar="TIME", help="Not older, as 2026-08-01T12:00:00Z.")
-@click.option("--until", metavar="TIME", help="Older than this.")
+@click.option("--since", callback=moment, metavar="TIME", help="Not older; 7d, or ISO 8601.")
+@click.option("--until", callback=moment, metavar="TIME", help="Older than this.")
 @click.option("--importance-min", type=click.FloatRange(0, 1), metavar="0..1")
 @click.option("--pinned/--not-pinned", default=None, help="Only pinned ones, or only others.")
 @click.option("--visibility", type=click.Choice(["global", "private"]))
@@ -142,7 +143,7 @@ def recall(
     Examples:
       mnemesh recall "when do we deploy?"
       mnemesh recall "deploy" --agent bob --limit 3 --explain
-      mnemesh recall "deploy" --tag ops --since 2026-08-01T00:00:00Z
+      mnemesh recall "deploy" --tag ops --since 7d
       mnemesh recall "deploy" --json | jq -r '.results[].content'
     """
     filters = {

@@ -149,6 +149,16 @@ async def test_a_node_that_never_gets_ready_refuses_by_name(
                 pass
 
 
+async def test_a_call_that_meets_the_end_of_an_idle_connection_goes_through(port: Port) -> None:
+    await port.stop()
+    port.settings = replace(port.settings, idle_s=0.02)
+    await port.start()
+    async with port.client() as client:
+        for _ in range(60):
+            await client.ping()
+            await trio.sleep(0.019)
+
+
 # --- places ---------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -243,13 +244,14 @@ async def test_no_more_is_sent_than_was_granted(port: Port) -> None:
 
 
 async def test_a_connection_has_a_bounded_number_of_watches(port: Port) -> None:
-    raw = await port.raw()
-    await raw.say(*[messages.Watch(number, 0, 1) for number in range(1, 7)])
-    last = None
-    while (reply := await raw.hear()) is not None:
-        last = reply
-    assert isinstance(last, messages.Failed)
-    assert "watches" in last.text
+    async with port.client() as client, AsyncExitStack() as stack:
+        for _ in range(port.settings.watches):
+            await stack.enter_async_context(client.watch(after=0))
+        with pytest.raises(Refused, match="at most 4 watches") as refused:
+            async with client.watch(after=0):
+                pass
+        assert refused.value.code == "too_many_watches"
+        assert await client.ping() < 5
 
 
 async def test_a_watch_ends_with_its_agent(port: Port) -> None:

@@ -261,6 +261,7 @@ class Link:
         finally:
             self._connected = False
             self._nursery = None
+            self._make_room()
         return away
 
     async def _open(self, stream: trio.abc.Stream, buffer: FrameBuffer) -> None:
@@ -295,9 +296,7 @@ class Link:
             while not self._out:
                 await self._work.wait()
             frames, self._out = self._out, []
-            self._unsent = 0
-            self._room.set()
-            self._room = trio.Event()
+            self._make_room()
             await stream.send_all(b"".join(frames))
 
     async def _beat(self) -> None:
@@ -358,6 +357,9 @@ class Link:
         followed, self._followed = self._followed, {}
         for one in followed.values():
             one.fail(error)
+        self._make_room()
+
+    def _make_room(self) -> None:
         self._unsent = 0
         self._room.set()
         self._room = trio.Event()

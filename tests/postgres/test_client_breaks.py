@@ -61,7 +61,7 @@ async def a_node_that(folder: Path, *says: messages.Reply) -> AsyncIterator[str]
 async def test_a_node_that_turns_everybody_away_is_given_up_after_patience(
     tmp_path: Path, says: tuple[messages.Reply, ...]
 ) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             a_node_that(tmp_path, *says) as place,
             open_client(place, patience_s=0.2) as client,
@@ -77,7 +77,7 @@ async def test_a_node_that_turns_everybody_away_is_given_up_after_patience(
 async def test_a_silent_node_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "BEAT_S", 0.02)
     monkeypatch.setattr(link, "SILENCE_S", 0.1)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             a_node_that(tmp_path, WELCOME) as place,
             open_client(place, patience_s=0.3) as client,

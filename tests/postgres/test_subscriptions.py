@@ -20,7 +20,7 @@ from storage.keyring import fingerprint_of
 from tests.support.memory import world as world
 from tests.support.port import Port, Raw, port
 from tests.support.services import Edge, edge, served
-from tests.support.watching import SEA, announce, lines, sailors
+from tests.support.watching import SEA, announce, happened, lines, sailors
 
 __all__ = ["edge", "port", "served", "world"]
 
@@ -277,7 +277,7 @@ async def test_erasing_an_agent_cuts_what_http_streams_to_it(served: Edge, promp
 
     async def follow() -> None:
         async with (
-            httpx.AsyncClient(base_url=served.url) as client,
+            httpx.AsyncClient(base_url=served.url, timeout=60) as client,
             client.stream(
                 "GET", "/api/memory/watch", params={"agent_id": "bob", "after": 0}
             ) as answer,
@@ -285,7 +285,7 @@ async def test_erasing_an_agent_cuts_what_http_streams_to_it(served: Edge, promp
             async for line in answer.aiter_lines():
                 said.append(line)
                 if len(said) == 2:
-                    await served.island.to_trio(_set, heard)
+                    await served.island.to_trio(happened, heard)
 
     async def follow_to_its_end() -> None:
         with pytest.raises(httpx.RemoteProtocolError):
@@ -297,10 +297,6 @@ async def test_erasing_an_agent_cuts_what_http_streams_to_it(served: Edge, promp
         begun = await served.post("/api/erasures", {"scope": {"kind": "agent", "id": "bob"}})
         await apply.drive(served.services.erasure, begun.json()["erasure_id"])
     assert json.loads(said[1])["memory"]["content"] == SEA
-
-
-async def _set(event: trio.Event) -> None:
-    event.set()
 
 
 async def test_what_a_subscriber_may_not_read_any_more_is_left_out(port: Port) -> None:

@@ -6,6 +6,7 @@ import json
 from contextlib import AsyncExitStack
 from typing import Any
 
+import httpx
 import pytest
 import trio
 from click.testing import CliRunner
@@ -24,7 +25,7 @@ from tests.support.memory import World
 from tests.support.memory import world as world
 from tests.support.port import Port, port
 from tests.support.services import Edge, edge, served
-from tests.support.watching import SEA, announce, lines, sailors
+from tests.support.watching import SEA, announce, happened, lines, sailors
 
 __all__ = ["edge", "port", "served", "world"]
 
@@ -286,13 +287,22 @@ async def test_ndjson_follows_from_now_on(served: Edge) -> None:
     project, (ada, _) = await sailors(world, "ada", "bob")
     await announce(world, ada, project, f"{SEA} before")
     found: list[str] = []
+    following = trio.Event()
+
+    async def follow() -> None:
+        async with (
+            httpx.AsyncClient(base_url=served.url, timeout=60) as client,
+            client.stream("GET", "/api/memory/watch", params={"agent_id": "bob"}) as answer,
+        ):
+            async for line in answer.aiter_lines():
+                found.append(line)
+                await served.island.to_trio(happened, following)
+                if len(found) == 2:
+                    return
+
     async with trio.open_nursery() as nursery:
-
-        async def follow() -> None:
-            found.extend(await lines(served, 2, {}, agent_id="bob"))
-
-        nursery.start_soon(follow)
-        await trio.sleep(0.3)
+        nursery.start_soon(served.island.call, follow)
+        await following.wait()
         memory = await announce(world, ada, project, f"{SEA} after")
     opening, told = map(json.loads, found)
     assert opening["watching"] is True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import trio
 
 from storage.model import AgentProfile, Memory, ProjectId, ReadPolicy
 from tests.support.memory import World
@@ -37,7 +38,7 @@ async def lines(served: Edge, count: int, headers: dict[str, str], **params: Any
 
     async def follow() -> None:
         async with (
-            httpx.AsyncClient(base_url=served.url) as client,
+            httpx.AsyncClient(base_url=served.url, timeout=60) as client,
             client.stream("GET", "/api/memory/watch", params=params, headers=headers) as answer,
         ):
             assert answer.status_code == 200
@@ -49,3 +50,8 @@ async def lines(served: Edge, count: int, headers: dict[str, str], **params: Any
 
     await served.island.call(follow)
     return found
+
+
+async def happened(event: trio.Event) -> None:
+    """Set an event from the other loop, by `Island.to_trio`."""
+    event.set()

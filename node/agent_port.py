@@ -23,6 +23,7 @@ from gossip.transport import parse_address
 from node.http.auth import Authority
 from node.http.tokens import load_secret
 from node.port.answers import Answers
+from node.port.place import MAX_PATH, SOCKET
 from node.port.session import Session
 from node.port.settings import PortSettings
 from storage.errors import InvalidInput, StartRefused
@@ -32,10 +33,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SOCKET: Final = "agent.sock"
-MAX_PATH: Final = 107
 BACKLOG: Final = 256
 HANDSHAKE_S: Final = 10.0
+KEEPALIVE: Final = {
+    getattr(socket, name): value
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+    if hasattr(socket, name)
+}
+"""When the system asks whether a silent agent is still there: one that follows may say nothing for
+long, and one whose machine vanished would keep its place for ever."""
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
@@ -96,6 +102,9 @@ class _Door:
         """One connection over TLS."""
         try:
             peer = str(stream.socket.getpeername()[0])
+            for option, value in KEEPALIVE.items():
+                stream.setsockopt(socket.IPPROTO_TCP, option, value)
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         except OSError:
             stream.socket.close()
             return

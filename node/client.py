@@ -17,24 +17,24 @@ Without:
         client.remember("The deploy runs on Fridays at noon", tags=["ops"])
         print(client.recall("when do we deploy?").hits[0].content)
 
-Longer examples stand in `ops/examples/`. Every refusal is a MnemeshError with the node's `code`.
+Longer examples stand in `ops/examples/`. Whatever goes wrong is a MnemeshError: Refused with the
+node's `code`, Unavailable for a node that stays away, InvalidInput for what cannot be asked, and
+Closed behind the end of the client.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import threading
-import uuid
 from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
     Iterable,
-    Iterator,
-    Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -43,7 +43,8 @@ from typing import Any, Final, Self, TypeVar
 import trio
 
 from node.port import messages
-from node.port.link import Followed, Link, Place, Refused
+from node.port.filters import filters
+from node.port.link import Followed, Link
 from node.port.messages import (
     Answer,
     Delivery,
@@ -56,29 +57,36 @@ from node.port.messages import (
     Outcome,
     Remembered,
 )
-from node.workspace import resolve_workspace
-from storage.errors import InvalidInput
+from node.port.place import find_place
+from node.port.refusal import Closed, Refused
+from node.port.values import moment, raw_id, several, vector_of
+from storage.errors import InvalidInput, MnemeshError, Unavailable
 
 __all__ = [
     "Answer",
     "BlockingClient",
     "Client",
+    "Closed",
+    "Deliveries",
     "Delivery",
     "Draft",
     "Event",
     "Filters",
     "Forgotten",
     "Hit",
+    "InvalidInput",
     "Memory",
+    "MnemeshError",
     "Outcome",
     "Refused",
     "Remembered",
+    "Subscription",
+    "Unavailable",
     "filters",
     "open_client",
 ]
 
 PATIENCE_S: Final = 30.0
-SOCKET: Final = "agent.sock"
 
 T = TypeVar("T")
 
@@ -96,8 +104,10 @@ async def open_client(
 
     `place` is a workspace folder, `unix:PATH` of a socket, or `tls:HOST:PORT` together with the
     `fingerprint` of the node's certificate; without it, the usual workspace. `agent` is whom to
-    act for, `token` what `mnemesh token create` gave. A call waits up to `patience_s` seconds for
-    a node that is away, then raises Unavailable.
+    act for, `token` what `mnemesh token create` gave, MNEMESH_TOKEN without it. A call waits up to
+    `patience_s` seconds for a node that is away or not ready, then raises Unavailable; so does a
+    subscription, which `math.inf` lets wait for ever. Raises InvalidInput for a place that cannot
+    be one.
     """
     hello = messages.Hello(messages.VERSION, agent, token or os.environ.get("MNEMESH_TOKEN"))
     link = Link(find_place(place, fingerprint), hello, patience_s)
@@ -132,7 +142,7 @@ class Client:
         *,
         project: str | None = None,
         type: str = "fact",
-        tags: Iterable[str] = (),
+        tags: str | Iterable[str] = (),
         who: str | None = None,
         importance: float = 0.5,
         pinned: bool = False,
@@ -150,7 +160,7 @@ class Client:
             content=content,
             project=project,
             type=type,
-            tags=tuple(tags),
+            tags=several(tags),
             who=who,
             importance=importance,
             pinned=pinned,
@@ -160,13 +170,15 @@ class Client:
             source_id=source_id,
             idempotency_key=idempotency_key,
             ttl_ms=None if ttl_s is None else int(ttl_s * 1000),
-            created_ms=messages.moment_ms(created_at),
-            vector=messages.vector_bytes(vector),
+            created_ms=moment(created_at),
+            vector=vector_of(vector),
         )
         return await self._link.ask(lambda number: messages.Remember(number, draft), Remembered)
 
     async def remember_batch(self, drafts: Iterable[Draft | str]) -> Sequence[Outcome]:
         """Store up to 500 memories in one commit; a bad one is a fault in its place, no more."""
+        if isinstance(drafts, str):
+            raise InvalidInput("drafts: a list is expected, not a lone text")
         given = tuple(Draft(each) if isinstance(each, str) else each for each in drafts)
         reply = await self._link.ask(
             lambda number: messages.RememberBatch(number, given), messages.BatchRemembered
@@ -189,7 +201,7 @@ class Client:
         `filters(...)` of this module makes filters. `Answer.degraded` names what did not answer
         in time.
         """
-        raw = messages.vector_bytes(vector)
+        raw = vector_of(vector)
         return await self._link.ask(
             lambda number: messages.Recall(
                 number, query, raw, limit, fast, superseded, filters, deadline_ms
@@ -199,18 +211,18 @@ class Client:
 
     async def get(self, memory_id: str | bytes) -> Memory:
         """One memory. Raises Refused with code `not_found`."""
-        raw = _raw(memory_id)
+        raw = raw_id(memory_id)
         found = await self._link.ask(lambda number: messages.Get(number, raw), messages.Found)
         return found.memory
 
     async def forget(self, *memory_ids: str | bytes, reason: str | None = None) -> Forgotten:
         """Remove memories for good, here and at every peer."""
-        raw = tuple(map(_raw, memory_ids))
+        raw = tuple(map(raw_id, memory_ids))
         return await self._link.ask(lambda number: messages.Forget(number, raw, reason), Forgotten)
 
     async def history(self, memory_id: str | bytes) -> Sequence[Event]:
         """What happened to a memory, also after it is gone."""
-        raw = _raw(memory_id)
+        raw = raw_id(memory_id)
         reply = await self._link.ask(lambda number: messages.History(number, raw), messages.Events)
         return reply.events
 
@@ -228,28 +240,46 @@ class Client:
 
         `after` is the `seq` of the last one that was dealt with: keep it, and no memory comes
         twice or is missed, whatever restarts. 0 asks for all there are, None for what comes from
-        now on. At most `credit` memories wait on this side; a slow reader holds up nobody.
+        the begin of the block on. At most `credit` memories wait on this side; a slow reader holds
+        up nobody, and what it was not sent yet waits for it at the node for
+        `gossip.delivery_retention_d` days at least.
         """
-        followed = self._link.follow(after, credit)
+        subscription = self._follow(after, credit)
         try:
-            yield Subscription(self._link, followed)
+            await subscription.ready()
+            yield subscription
         finally:
-            self._link.unfollow(followed)
+            subscription.end()
+
+    def _follow(self, after: int | None, credit: int) -> Subscription:
+        if not 0 < credit <= messages.MAX_CREDIT:
+            raise InvalidInput(f"credit is a number from 1 to {messages.MAX_CREDIT}")
+        return Subscription(self._link, self._link.follow(after, credit))
 
 
 class Subscription:
-    """Deliveries in the order of their numbers; ends only by a refusal, which it raises."""
+    """Deliveries in the order of their numbers, over all breaks of the connection.
+
+    What ends it is raised behind the last delivery that came: Refused by a node that will not go
+    on, as for an agent that was erased, or Unavailable when the node stays away longer than the
+    client's patience. A new one goes on behind the `seq` of the last.
+    """
 
     def __init__(self, link: Link, followed: Followed) -> None:
         self._link = link
         self._followed = followed
 
+    def end(self) -> None:
+        """Take no more; a task that waits for the next one gets Closed."""
+        self._link.unfollow(self._followed)
+
     async def ready(self) -> int:
-        """Wait until the node follows; the number behind which it starts."""
-        while self._followed.after is None:
+        """Wait until the node follows; the number behind which the next delivery will have its."""
+        while not self._followed.stands:
             if self._followed.error is not None:
                 raise self._followed.error
             await self._followed.changed.wait()
+        assert self._followed.after is not None
         return self._followed.after
 
     def __aiter__(self) -> Self:
@@ -298,13 +328,16 @@ class BlockingClient:
     ) -> None:
         self.close()
 
+    @property
+    def node(self) -> messages.Welcome | None:
+        """See `Client.node`."""
+        client = self._client
+        return None if client is None else client.node
+
     def close(self) -> None:
         """End the connection; idempotent."""
-        if self._thread.is_alive() and self._token is not None and self._stop is not None:
-            try:
-                self._token.run_sync_soon(self._stop.set)
-            except trio.RunFinishedError:
-                return
+        if self._stop is not None:
+            self._soon(self._stop.set)
             self._thread.join()
 
     def remember(self, content: str, **fields: Any) -> Remembered:
@@ -313,7 +346,7 @@ class BlockingClient:
 
     def remember_batch(self, drafts: Iterable[Draft | str]) -> Sequence[Outcome]:
         """See `Client.remember_batch`."""
-        given = list(drafts)
+        given = drafts if isinstance(drafts, str) else list(drafts)
         return self._call(lambda client: client.remember_batch(given))
 
     def recall(self, query: str = "", **options: Any) -> Answer:
@@ -336,36 +369,55 @@ class BlockingClient:
         """See `Client.ping`."""
         return self._call(lambda client: client.ping())
 
-    def watch(self, after: int | None = None, *, credit: int = 64) -> Iterator[Delivery]:
-        """See `Client.watch`; close the iterator to end the subscription."""
+    def watch(
+        self, after: int | None = None, *, credit: int = 64, idle_s: float | None = None
+    ) -> Deliveries:
+        """See `Client.watch`; iterate over what it gives, and close it to end the subscription.
+
+        The iteration ends after `idle_s` seconds without a delivery, and goes on where it was when
+        it is begun again; without it, it never ends.
+        """
 
         async def follow(client: Client) -> Subscription:
-            return Subscription(client._link, client._link.follow(after, credit))
+            subscription = client._follow(after, credit)
+            try:
+                await subscription.ready()
+            except BaseException:
+                subscription.end()
+                raise
+            return subscription
 
-        subscription = self._call(follow)
-        try:
-            while True:
-                yield self._call(lambda client: subscription.__anext__())
-        finally:
-            if self._client is not None:
-                self._call_sync(lambda client: client._link.unfollow(subscription._followed))
+        return Deliveries(self, self._call(follow), idle_s)
 
     def _call(self, work: Callable[[Client], Awaitable[T]]) -> T:
         client, token = self._open()
 
+        scope = trio.CancelScope()
+
         async def run() -> T:
-            return await work(client)
+            with scope:
+                return await work(client)
+            raise Closed
 
-        return trio.from_thread.run(run, trio_token=token)
+        try:
+            return trio.from_thread.run(run, trio_token=token)
+        except (trio.RunFinishedError, trio.Cancelled):
+            raise Closed from self._failure  # by another thread, while this one waited
+        except KeyboardInterrupt:
+            self._soon(scope.cancel)
+            raise
 
-    def _call_sync(self, work: Callable[[Client], None]) -> None:
-        client, token = self._open()
-        trio.from_thread.run_sync(work, client, trio_token=token)
+    def _soon(self, work: Callable[[], object]) -> None:
+        """Let the connection's thread do this, if it is still there."""
+        if self._token is not None:
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(work)
 
     def _open(self) -> tuple[Client, trio.lowlevel.TrioToken]:
-        if self._client is None or self._token is None or not self._thread.is_alive():
-            raise InvalidInput("the client is closed")
-        return self._client, self._token
+        client, token = self._client, self._token
+        if client is None or token is None or not self._thread.is_alive():
+            raise Closed from self._failure
+        return client, token
 
     def _run(self) -> None:
         try:
@@ -385,63 +437,48 @@ class BlockingClient:
             await self._stop.wait()
 
 
-def filters(
-    *,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    importance_min: float | None = None,
-    pinned: bool | None = None,
-    visibility: str | None = None,
-    scope: str | None = None,
-    **several: str | Iterable[str],
-) -> Filters:
-    """Filters of a recall: `agent`, `project`, `kind`, `type`, `tags` and `who` take one or many.
+class Deliveries:
+    """A subscription of a BlockingClient: an iterator, and a context that closes it.
 
-    Raises InvalidInput for an unknown filter and a time without a zone.
+    Ends as `Subscription` does, with StopIteration when nothing came for `idle_s` seconds, and
+    with Closed when another thread closes it or the client.
     """
-    known = ("agent", "project", "kind", "type", "tags", "who")
-    for name in several:
-        if name not in known:
-            raise InvalidInput(f"unknown filter: {name}")
-    lists: Mapping[str, tuple[str, ...]] = {
-        name: (value,) if isinstance(value, str) else tuple(value)
-        for name, value in several.items()
-    }
-    try:
-        since_ms, until_ms = messages.moment_ms(since), messages.moment_ms(until)
-    except ValueError as error:
-        raise InvalidInput(str(error)) from error
-    return Filters(
-        **lists,
-        since_ms=since_ms,
-        until_ms=until_ms,
-        importance_min=importance_min,
-        pinned=pinned,
-        visibility=visibility,
-        scope=scope,
-    )
 
+    def __init__(
+        self, client: BlockingClient, subscription: Subscription, idle_s: float | None
+    ) -> None:
+        self._client = client
+        self._subscription = subscription
+        self._idle_s = math.inf if idle_s is None else idle_s
 
-def find_place(place: str | Path | None, fingerprint: str | None) -> Place:
-    """What `place` of `open_client` names. Raises InvalidInput."""
-    text = str(place) if place is not None else ""
-    if text.startswith("unix:"):
-        return Place(path=text.removeprefix("unix:"))
-    if text.startswith("tls:"):
-        host, colon, port = text.removeprefix("tls:").rpartition(":")
-        if not colon or not host or not port.isascii() or not port.isdigit():
-            raise InvalidInput("place: expected tls:HOST:PORT")
-        if not fingerprint:
-            raise InvalidInput("fingerprint is required with tls")
-        return Place(host=host.strip("[]"), port=int(port), fingerprint=fingerprint)
-    folder = resolve_workspace(Path(text) if text else None, os.environ, Path.home())
-    return Place(path=str(folder / ".daemon" / SOCKET))
+    def __enter__(self) -> Self:
+        return self
 
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
-def _raw(memory_id: str | bytes) -> bytes:
-    if isinstance(memory_id, bytes):
-        return memory_id
-    try:
-        return uuid.UUID(memory_id).bytes
-    except ValueError as error:
-        raise InvalidInput("a memory's id is no UUID") from error
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Delivery:
+        async def take(client: Client) -> Delivery | None:
+            with trio.move_on_after(self._idle_s):
+                return await self._subscription.__anext__()
+            return None
+
+        delivery = self._client._call(take)
+        if delivery is None:
+            raise StopIteration
+        return delivery
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the subscription; idempotent, also behind the end of the client."""
+        self._client._soon(self._subscription.end)

@@ -78,15 +78,24 @@ async def last_to_agent(tx: Tx, agent_id: AgentId) -> int:
     return int(await tx.fetchval(SQL.last_to_agent, recipient=agent_id))
 
 
+async def last_given(tx: Tx) -> int:
+    """The highest number that any delivery got, whether its row is still there or not."""
+    return int(await tx.fetchval(SQL.last_given))
+
+
 async def handed(
-    tx: Tx, agent_id: AgentId, reader: Reader, now: datetime, *, after: int, limit: int
+    tx: Tx, agent_id: AgentId, reader: Reader, now: datetime, *, after: int, limit: int, room: int
 ) -> list[tuple[int, Memory | None]]:
-    """Numbers behind `after` with the memories handed over; None for one not to be seen now."""
+    """Numbers behind `after` with the memories handed over; None for one not to be seen now.
+
+    At most `limit`, and no more behind `room` bytes of contents.
+    """
     rows = await tx.fetch(
         SQL.handed,
         recipient=agent_id,
         after=after,
         limit=limit,
+        room=room,
         **memories.seen_by(reader, now, False),
     )
     return [(row["seq"], memories.from_row(row) if row["id"] is not None else None) for row in rows]

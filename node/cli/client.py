@@ -76,12 +76,16 @@ class Node:
     @contextmanager
     def lines(self, path: str, **filters: Any) -> Iterator[Iterator[str]]:
         """The lines of a streamed answer; one that breaks off is a Failure."""
+        begun = False
         try:
             with self._client.stream("GET", path, params=_given(filters)) as answer:
                 if answer.status_code >= 400:
                     answer.read()
+                begun = True
                 yield self._checked(answer).iter_lines()
-        except httpx.TransportError as error:
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            if not begun:
+                raise self._no_answer() from error
             raise Failure(f"{self.url}: the answer broke off", self._unreachable) from error
 
     def ask(self, method: str, path: str, **content: Any) -> httpx.Response:
@@ -92,11 +96,14 @@ class Node:
         except httpx.TimeoutException as error:
             raise Failure(f"{self.url} does not answer in time", self._unreachable) from error
         except (httpx.TransportError, httpx.InvalidURL, ValueError) as error:
-            raise Failure(
-                f"no node answers at {self.url}; start one with `mnemesh up`, or name it with "
-                "--url or --path",
-                self._unreachable,
-            ) from error
+            raise self._no_answer() from error
+
+    def _no_answer(self) -> Failure:
+        return Failure(
+            f"no node answers at {self.url}; start one with `mnemesh up`, or name it with --url or "
+            "--path",
+            self._unreachable,
+        )
 
     def _checked(self, answer: httpx.Response) -> httpx.Response:
         if answer.status_code < 400:

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from node.cli.moments import moment
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS = (
@@ -14,8 +16,8 @@ _OPTIONS = (
     click.option("--type", multiple=True, metavar="TYPE", help="Of this type."),
     click.option("--tag", "tags", multiple=True, metavar="TAG", help="With all of these tags."),
     click.option("--who", multiple=True, metavar="WHO", help="Said by this one."),
-    click.option("--since", metavar="TIME", help="Not older, as 2026-08-01T12:00:00Z."),
-    click.option("--until", metavar="TIME", help="Older than this."),
+    click.option("--since", callback=moment, metavar="TIME", help="Not older; 7d, or ISO 8601."),
+    click.option("--until", callback=moment, metavar="TIME", help="Older than this."),
     click.option("--importance-min", type=click.FloatRange(0, 1), metavar="0..1"),
     click.option("--pinned/--not-pinned", default=None, help="Only pinned ones, or only others."),
     click.option("--visibility", type=click.Choice(["global", "private"])),

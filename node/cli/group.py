@@ -6,6 +6,7 @@ of their own, because there 2 means that something is pending: 4 bad arguments, 
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable
 from typing import Any, Final, NoReturn, TypeVar
@@ -49,6 +50,11 @@ class Verbs(click.Group):
             code = ERROR
         except MnemeshError as error:
             click.echo(f"Error: {error}", err=True)
+            code = ERROR
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            click.echo(f"Error: cannot write: {error.strerror}", err=True)
             code = ERROR
         sys.exit(code if isinstance(code, int) else 0)
 

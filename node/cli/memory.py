@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import click
+from rich.text import Text
 
 from node.cli.client import open_node, print_json
 from node.cli.filters import filter_options, given_filters
@@ -124,7 +125,7 @@ def recall(
     Examples:
       mnemesh recall "when do we deploy?"
       mnemesh recall "deploy" --agent bob --limit 3 --explain
-      mnemesh recall "deploy" --tag ops --since 2026-08-01T00:00:00Z
+      mnemesh recall "deploy" --tag ops --since 7d
       mnemesh recall "deploy" --json | jq -r '.results[].content'
     """
     asked = given_filters(filters) | ({"kind": list(kinds)} if kinds else {})
@@ -154,7 +155,7 @@ def recall(
         click.echo("nothing comes to mind")
     elif explain:
         table(
-            ("score", "cosine", "words", "by", "age", "agent", "tier", "id", "text"),
+            ("score", "cosine", "words", "by", "age", "agent", "tier", "id and text"),
             [_explained(hit) for hit in hits],
         )
         for stage in answer["meta"]["stages"]:
@@ -178,7 +179,7 @@ def _hit(hit: dict[str, Any]) -> tuple[object, ...]:
 def _explained(hit: dict[str, Any]) -> tuple[object, ...]:
     score, *rest = _hit(hit)
     parts = (f"{hit['cosine']:.3f}", f"{hit['words']:.3f}", hit["source"])
-    return (score, *parts, *rest[:-1], hit["id"], rest[-1])
+    return (score, *parts, *rest[:-1], Text(f"{safe(hit['id'])}\n") + hit["content"])
 
 
 @click.command()

@@ -31,7 +31,7 @@ from node.cli.client import Node, open_node, print_json, workspace
 from node.cli.group import ERROR, Failure, agent_option, reaching
 from node.cli.resume import Journal
 from node.cli.show import safe
-from node.cli.sources import READERS, Fault, Item, read_items
+from node.cli.sources import FORMATS, READERS, Fault, Item, read_items
 
 BATCH_ITEMS: Final = 100
 BATCH_BYTES: Final = 1 << 20
@@ -273,6 +273,10 @@ def _report(summary: Summary, as_json: bool, *, dry_run: bool = False) -> None:
             f"{summary.stored} stored, {summary.deduped} known already, {summary.failed} failed"
         )
     if not as_json:
+        if not summary.read:
+            click.echo(
+                f"nothing was found; a folder is searched for {', '.join(FORMATS)}", err=True
+            )
         for failure in summary.failures:
             click.echo(f"  {safe(failure['place'])}: {safe(failure['error'])}", err=True)
         if summary.failed > len(summary.failures):

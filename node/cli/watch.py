@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import select
+import sys
 import time
 from typing import Any
 
@@ -18,7 +20,7 @@ PAUSE_S = 1.0
 @click.command()
 @agent_option
 @click.option(
-    "--after", type=click.IntRange(min=0), metavar="SEQ", help="Resume behind it; 0: all."
+    "--after", type=click.IntRange(min=0), metavar="SEQ", help="Behind this number; 0: all."
 )
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Stop after so many.")
 @json_option
@@ -34,7 +36,9 @@ def watch(
 ) -> None:
     """Follow what the node hands to an agent; ends with Ctrl-C.
 
-    Goes on behind the last memory shown when the node was away.
+    Shows the number of each delivery, who said it, and the text; from now on without --after.
+    When the node was away it goes on behind the last one shown, and so does --after with the
+    number of the last one that was dealt with.
 
     \b
     Examples:
@@ -42,7 +46,7 @@ def watch(
       mnemesh watch --agent bob --after 0 --count 10 --json
     """
     left = count
-    reached = False
+    reached = waiting = False
     while left is None or left > 0:
         try:
             node = open_node(path, url, token)
@@ -53,6 +57,9 @@ def watch(
                     if "watching" in told and after is None:
                         after = told["after"]
                     if "memory" not in told:
+                        if _unread():
+                            return
+                        waiting = False
                         continue
                     click.echo(line if as_json else _shown(told))
                     after = told["seq"]
@@ -63,9 +70,22 @@ def watch(
             away = error.code == UNREACHABLE or isinstance(error, NotNow)
             if not (reached and away):
                 raise
+            if not waiting:
+                click.echo("the node is away; waiting for it", err=True)
+            waiting = True
         except KeyboardInterrupt:
             return
         time.sleep(PAUSE_S)
+
+
+def _unread() -> bool:
+    """Whether whoever read standard output has left, as `head` does."""
+    looking = select.poll()
+    try:
+        looking.register(sys.stdout.fileno(), select.POLLERR)
+    except OSError:  # no file at all
+        return False
+    return any(event & select.POLLERR for _, event in looking.poll(0))
 
 
 def _shown(told: dict[str, Any]) -> str:

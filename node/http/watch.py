@@ -12,7 +12,7 @@ from node.http.routing import NDJSON, Call, Reply, Routes
 from node.http.shapes import Name, Shape, whole
 from node.http.tokens import Permission
 from node.http.views import memory_view
-from node.memory.watch import PAGE, Feed, Handed, newest
+from node.memory.watch import PAGE, Feed, Handed, follow
 from storage.errors import InvalidInput, NotFound
 from storage.model import AgentId, AgentProfile
 
@@ -48,9 +48,7 @@ async def watch(call: Call, given: WatchQuery) -> Reply:
     after = given.after
     if events and "last-event-id" in call.headers:
         after = _seq(call.headers["last-event-id"])
-    if after is None:
-        after = await newest(call.services.memory, agent.id)
-    feed = Feed(call.services.memory, lambda: _still(call, agent.id), after)
+    feed = await follow(call.services.memory, lambda: _still(call, agent.id), after)
     parts = _events(call, feed) if events else _lines(call, feed)
     return Reply(stream=parts, media_type=EVENTS if events else NDJSON)
 

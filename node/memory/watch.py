@@ -14,9 +14,12 @@ import trio
 
 from node.memory.context import MemoryContext
 from storage import deliveries
-from storage.model import AgentId, AgentProfile, Memory
+from storage.errors import InvalidInput
+from storage.model import AgentProfile, Memory
 
 PAGE: Final = 16
+PAGE_BYTES: Final = 1 << 20
+"""Bytes of contents behind which a page ends."""
 POLL_S: Final = 5.0
 """Seconds after which a feed looks although nobody woke it."""
 
@@ -29,8 +32,32 @@ class Handed:
     memory: Memory
 
 
+class Unnumbered(InvalidInput):
+    """The number lies beyond all deliveries of this node.
+
+    It is of another node, or of a database that was replaced since.
+    """
+
+    code = "unnumbered"
+
+
+async def follow(
+    context: MemoryContext, agent: Callable[[], AgentProfile], after: int | None
+) -> Feed:
+    """A feed behind a number; of what comes from now on when it is None.
+
+    Raises Unnumbered for a number that was never given: waiting for one behind it would miss all
+    that come before.
+    """
+    if after is None:
+        after = await context.db.read(deliveries.last_to_agent, agent().id)
+    elif after > 0 and after > await context.db.read(deliveries.last_given):
+        raise Unnumbered
+    return Feed(context, agent, after)
+
+
 class Feed:
-    """Deliveries to one agent behind `after`; one reader at a time.
+    """Deliveries to one agent behind `after`; one reader at a time. Made by `follow`.
 
     `agent` gives the agent as it is now and raises when it may no longer read.
     """
@@ -47,38 +74,37 @@ class Feed:
 
         What the agent may not see (any more) is passed over.
         """
+        rows = min(limit, PAGE)
         with trio.move_on_after(float("inf") if patience_s is None else patience_s):
             while True:
                 agent = self._agent()
                 due = self._context.desk.next_delivery(agent.id)
-                found, passed = await self._page(agent, min(limit, PAGE))
+                found, passed = await self._page(agent, limit, rows)
                 if found:
                     return found
                 if passed:
+                    rows = PAGE
                     continue
                 with trio.move_on_after(POLL_S):
                     await due.wait()
         return []
 
-    async def _page(self, agent: AgentProfile, limit: int) -> tuple[list[Handed], bool]:
+    async def _page(self, agent: AgentProfile, limit: int, size: int) -> tuple[list[Handed], bool]:
+        """Of the next `size` rows those to show, `limit` at most; whether there were any rows."""
         rows = await self._context.db.read(
             deliveries.handed,
             agent.id,
             self._context.agents.reader(agent),
             self._context.now(),
             after=self.after,
-            limit=limit,
+            limit=size,
+            room=PAGE_BYTES,
         )
-        if rows:
-            self.after = rows[-1][0]
-        visible = [
-            Handed(seq, memory)
-            for seq, memory in rows
-            if memory is not None and not self._context.residency.has_left(memory.id)
-        ]
-        return visible, bool(rows)
-
-
-async def newest(context: MemoryContext, agent_id: AgentId) -> int:
-    """The number of the last delivery to an agent, 0 before the first."""
-    return await context.db.read(deliveries.last_to_agent, agent_id)
+        found: list[Handed] = []
+        for seq, memory in rows:
+            if len(found) == limit:
+                break
+            self.after = seq
+            if memory is not None and not self._context.residency.has_left(memory.id):
+                found.append(Handed(seq, memory))
+        return found, bool(rows)

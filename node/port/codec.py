@@ -106,6 +106,11 @@ def read_request(body: bytes) -> Request:
     return _read(_requests, body)
 
 
+def check_request(body: bytes) -> None:
+    """What is wrong with a request of this side's own. Raises msgspec's ValidationError."""
+    _requests.decode(body)
+
+
 def read_reply(body: bytes) -> Reply:
     """What the node said. Raises Malformed, and nothing else."""
     return _read(_replies, body)

@@ -2,12 +2,13 @@
 
 Used by `node/client.py` alone. All requests are safe to repeat (a repeated remember meets the
 memory that the first one stored), so whatever was under way when a connection broke is sent again
-on the next one. A refusal that another try cannot change fails what was under way instead.
+on the next one, and so is what a node refused only because it starts, stops or waits for its
+database. A refusal that another try cannot change fails what was under way instead.
 """
 
 from __future__ import annotations
 
-import hashlib
+import math
 import random
 import ssl
 from collections import deque
@@ -18,8 +19,10 @@ from typing import Final, TypeVar
 import msgspec
 import trio
 
-from node.port import messages
-from node.port.codec import HEADER, FrameBuffer, PortError, encode, read_reply, read_request
+from node.port import faults, messages
+from node.port.codec import HEADER, FrameBuffer, PortError, check_request, encode, read_reply
+from node.port.place import Place
+from node.port.refusal import Closed, Refused
 from storage.errors import InvalidInput, MnemeshError, Unavailable
 
 READ: Final = 64 * 1024
@@ -27,6 +30,12 @@ CONNECT_S: Final = 10.0
 PAUSE_FIRST: Final = 0.05
 PAUSE_LAST: Final = 2.0
 UNSENT: Final = 4 << 20
+BEAT_S: Final = 30.0
+SILENCE_S: Final = 90.0
+"""Seconds after which a node that answers nothing, not even a ping, counts as gone; longer than
+the node takes for any request."""
+AGAIN_S: Final = 1.0
+"""Seconds after which a subscription that a node could not serve is opened again."""
 
 R = TypeVar("R")
 _BROKEN: Final = (
@@ -36,51 +45,6 @@ _BROKEN: Final = (
     OSError,
     ssl.SSLError,
 )
-
-
-class Refused(MnemeshError):
-    """The node refused; `code` and `retryable` are the node's own."""
-
-    code: str  # type: ignore[misc]
-    retryable: bool  # type: ignore[misc]
-
-    def __init__(self, code: str, text: str, retryable: bool = False) -> None:
-        super().__init__(text)
-        self.code = code
-        self.retryable = retryable
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the node listens: `path` of its unix socket, or `host` and `port` over TLS.
-
-    `fingerprint` is the SHA-256 of the node's certificate in hex; over TLS it is required.
-    """
-
-    path: str | None = None
-    host: str = ""
-    port: int = 0
-    fingerprint: str | None = None
-
-    async def connect(self) -> trio.abc.Stream:
-        """A stream to the node. Raises OSError and Refused for another node's certificate."""
-        if self.path is not None:
-            return await trio.open_unix_socket(self.path)
-        tcp = await trio.open_tcp_stream(self.host, self.port)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        stream = trio.SSLStream(tcp, context, https_compatible=True)
-        try:
-            await stream.do_handshake()
-            shown = hashlib.sha256(stream.getpeercert(binary_form=True) or b"").hexdigest()
-            if shown != (self.fingerprint or "").lower().replace(":", ""):
-                raise Refused("certificate", "the node shows another certificate")
-        except BaseException:
-            tcp.socket.close()
-            raise
-        return stream
 
 
 @dataclass(slots=True, eq=False)
@@ -108,13 +72,23 @@ class Followed:
         self.arrived: deque[messages.Delivery] = deque()
         self.changed = trio.Event()
         self.error: MnemeshError | None = None
+        self.stands = False
         self._consumed = 0
+        self._refused_since = 0.0
+        self._refused_last = -math.inf
 
     def opening(self) -> messages.Watch:
         """What to say on a new connection: behind the last one received, room for the rest."""
         self._consumed = 0
         free = max(1, self.credit - len(self.arrived))
         return messages.Watch(self.number, self.after, free)
+
+    def begin(self, after: int) -> None:
+        """The node follows behind this number."""
+        self.stands = True
+        if self.after is None:
+            self.after = after
+        self.wake()
 
     def receive(self, delivery: messages.Delivery) -> None:
         """Keep a delivery; one that was seen before is left out."""
@@ -131,6 +105,13 @@ class Followed:
         if self._consumed * 2 >= self.credit:
             more, self._consumed = self._consumed, 0
         return delivery, more
+
+    def refused_for(self, now: float) -> float:
+        """A node could not serve it at this time; seconds since that began."""
+        if now - self._refused_last > 10 * AGAIN_S:
+            self._refused_since = now
+        self._refused_last = now
+        return now - self._refused_since
 
     def fail(self, error: MnemeshError) -> None:
         """End it."""
@@ -160,27 +141,64 @@ class Link:
         self._room = trio.Event()
         self._crowded = False
         self._connected = False
+        self._closed = False
+        self._answered = False
+        """Whether the present connection brought more than a welcome."""
+        self._heard = 0.0
+        self._nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
-        """Keep a connection while anybody needs one; ends when cancelled."""
-        while True:
-            while not (self._waiting or self._followed):
-                await self._work.wait()
-                self._work = trio.Event()
-            await self._connect_and_serve()
-            await trio.sleep(random.uniform(PAUSE_FIRST / 2, PAUSE_FIRST))
+        """Keep a connection while anybody needs one; ends when cancelled, and all calls with it."""
+        try:
+            while True:
+                while not (self._waiting or self._followed):
+                    await self._work.wait()
+                    self._work = trio.Event()
+                await self._stay()
+        finally:
+            self._closed = True
+            self._give_up(Closed())
+
+    async def _stay(self) -> None:
+        """Connect again and again until nobody waits; no longer than patience without an answer."""
+        pause, deadline = PAUSE_FIRST, trio.current_time() + self._patience
+        while self._waiting or self._followed:
+            self._answered = False
+            away = await self._connect_and_serve()
+            if self._answered:
+                pause, deadline = PAUSE_FIRST, trio.current_time() + self._patience
+            elif trio.current_time() + pause > deadline:
+                self._give_up(away)
+                return
+            await trio.sleep(random.uniform(pause / 2, pause))
+            pause = min(PAUSE_LAST, pause * 2)
 
     async def ask(self, make: Callable[[int], messages.Asked], kind: type[R]) -> R:
         """Send the request that `make` builds from its number; the answer, of type `kind`.
 
-        Raises Refused as the node refuses, InvalidInput for what the port cannot carry, and
-        Unavailable when the node stays away.
+        Raises Refused as the node refuses, InvalidInput for what the port cannot carry,
+        Unavailable when the node stays away, and Closed.
         """
+        pause, deadline = PAUSE_FIRST, trio.current_time() + self._patience
+        while True:
+            reply = await self._once(make)
+            if isinstance(reply, kind):
+                return reply
+            if not isinstance(reply, messages.Failed):
+                raise PortError("the answer is not one to this request")
+            if not _away(reply) or trio.current_time() + pause > deadline:
+                raise Refused(reply.code, reply.text, reply.retryable)
+            await trio.sleep(random.uniform(pause / 2, pause))
+            pause = min(PAUSE_LAST, pause * 2)
+
+    async def _once(self, make: Callable[[int], messages.Asked]) -> messages.Reply | None:
+        self._check_open()
         number = self._next()
         waiting = Waiting(_checked(make(number)))
         while self._unsent > UNSENT:
             self._crowded = True
             await self._room.wait()
+            self._check_open()
         self._waiting[number] = waiting
         self._post(waiting.frame)
         try:
@@ -190,15 +208,11 @@ class Link:
                 self._post(encode(messages.Cancel(number)))
         if waiting.error is not None:
             raise waiting.error
-        if isinstance(waiting.reply, messages.Failed):
-            failed = waiting.reply
-            raise Refused(failed.code, failed.text, failed.retryable)
-        if not isinstance(waiting.reply, kind):
-            raise PortError("the answer is not one to this request")
         return waiting.reply
 
     def follow(self, after: int | None, credit: int) -> Followed:
         """Subscribe, now and after each break, until `unfollow`."""
+        self._check_open()
         followed = Followed(self._next(), after, credit)
         frame = _checked(followed.opening())
         self._followed[followed.number] = followed
@@ -210,48 +224,48 @@ class Link:
         self._post(encode(messages.Credit(followed.number, more)))
 
     def unfollow(self, followed: Followed) -> None:
-        """End a subscription."""
+        """End a subscription, also for a task that waits for its next delivery."""
         if self._followed.pop(followed.number, None) is not None:
             self._post(encode(messages.Cancel(followed.number)))
+        followed.fail(followed.error or Closed("the subscription is closed"))
 
     # --- one connection ----------------------------------------------------------------------
 
-    async def _connect_and_serve(self) -> None:
-        stream = await self._reach()
-        if stream is None:
-            return
+    async def _connect_and_serve(self) -> MnemeshError:
+        """One connection from its first byte to its last; why there is none any more."""
+        away: MnemeshError = Unavailable(f"the node at {self._place} broke off or is silent")
+        try:
+            with trio.fail_after(CONNECT_S):
+                stream = await self._place.connect()
+        except Refused as error:
+            self._give_up(error)
+            return error
+        except _BROKEN as error:
+            away = Unavailable(f"no node answers at {self._place}{_reason(error)}")
+            if isinstance(error, PermissionError):
+                self._give_up(away)
+            return away
         try:
             async with stream:
                 buffer = FrameBuffer()
                 await self._open(stream, buffer)
                 async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
                     nursery.start_soon(self._write, stream)
+                    nursery.start_soon(self._beat)
                     await self._read(stream, buffer)
                     nursery.cancel_scope.cancel()
         except* _BROKEN:
             self._connected = False
         except* MnemeshError as group:
-            self._fail(_first(group))
+            away = _first(group)
+            if not away.retryable:
+                self._give_up(away)
         finally:
             self._connected = False
-
-    async def _reach(self) -> trio.abc.Stream | None:
-        """A stream, after as many tries as patience allows; None when it ran out."""
-        pause = PAUSE_FIRST
-        deadline = trio.current_time() + self._patience
-        while True:
-            try:
-                with trio.fail_after(CONNECT_S):
-                    return await self._place.connect()
-            except Refused as error:
-                self._fail(error)
-                return None
-            except _BROKEN:
-                if trio.current_time() + pause > deadline:
-                    self._fail(Unavailable("the node cannot be reached"))
-                    return None
-            await trio.sleep(random.uniform(pause / 2, pause))
-            pause = min(PAUSE_LAST, pause * 2)
+            self._nursery = None
+            self._make_room()
+        return away
 
     async def _open(self, stream: trio.abc.Stream, buffer: FrameBuffer) -> None:
         await stream.send_all(encode(self._hello))
@@ -276,6 +290,7 @@ class Link:
 
     async def _read(self, stream: trio.abc.Stream, buffer: FrameBuffer) -> None:
         while data := await stream.receive_some(READ):
+            self._heard = trio.current_time()
             for body in buffer.feed(data):
                 self._arrived(read_reply(body))
 
@@ -285,46 +300,79 @@ class Link:
                 await self._work.wait()
                 self._work = trio.Event()
             frames, self._out = self._out, []
-            self._unsent = 0
-            if self._crowded:
-                self._crowded = False
-                self._room.set()
-                self._room = trio.Event()
+            self._make_room()
             await stream.send_all(b"".join(frames))
+
+    async def _beat(self) -> None:
+        """Ask whether the node is there while anybody waits. Raises TooSlowError when it is not."""
+        self._heard = trio.current_time()
+        while True:
+            await trio.sleep(BEAT_S)
+            if not (self._waiting or self._followed):
+                self._heard = trio.current_time()
+            elif trio.current_time() - self._heard > SILENCE_S:
+                raise trio.TooSlowError
+            else:
+                self._post(encode(messages.Ping(self._next())))
 
     def _arrived(self, reply: messages.Reply) -> None:
         if isinstance(reply, messages.Welcome):
             raise PortError("a second welcome")
+        if isinstance(reply, messages.Failed) and reply.id == 0:
+            raise Refused(reply.code, reply.text, reply.retryable)
+        self._answered = True
         if isinstance(reply, messages.Delivery):
             followed = self._followed.get(reply.id)
             if followed is not None:
                 followed.receive(reply)
         elif isinstance(reply, messages.Watching):
             followed = self._followed.get(reply.id)
-            if followed is not None and followed.after is None:
-                followed.after = reply.after
             if followed is not None:
-                followed.wake()
-        elif isinstance(reply, messages.Failed) and reply.id == 0:
-            raise Refused(reply.code, reply.text, reply.retryable)
+                followed.begin(reply.after)
         elif isinstance(reply, messages.Failed) and reply.id in self._followed:
-            ended = self._followed.pop(reply.id)
-            ended.fail(Refused(reply.code, reply.text, reply.retryable))
+            self._refused(self._followed[reply.id], reply)
         else:
             waiting = self._waiting.pop(reply.id, None)
             if waiting is not None:
                 waiting.settle(reply)
 
-    def _fail(self, error: MnemeshError) -> None:
-        """Give up what is under way, unless it may go well on the next connection."""
-        if error.retryable and not isinstance(error, Unavailable):
+    def _refused(self, followed: Followed, failed: messages.Failed) -> None:
+        """End a subscription, or open it again in a while when the node may serve it then."""
+        if (
+            _away(failed)
+            and self._nursery is not None
+            and followed.refused_for(trio.current_time()) < self._patience
+        ):
+            self._nursery.start_soon(self._open_again, followed)
             return
+        del self._followed[followed.number]
+        followed.fail(Refused(failed.code, failed.text, failed.retryable))
+
+    async def _open_again(self, followed: Followed) -> None:
+        await trio.sleep(AGAIN_S)
+        if followed.number in self._followed:
+            self._post(encode(followed.opening()))
+
+    def _give_up(self, error: MnemeshError) -> None:
+        """Fail what is under way."""
         waiting, self._waiting = self._waiting, {}
         for each in waiting.values():
             each.settle(None, error)
         followed, self._followed = self._followed, {}
         for one in followed.values():
             one.fail(error)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        self._unsent = 0
+        if self._crowded:
+            self._crowded = False
+            self._room.set()
+            self._room = trio.Event()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed
 
     def _post(self, frame: bytes) -> None:
         if self._connected:
@@ -345,14 +393,26 @@ def _checked(request: messages.Asked) -> bytes:
     """The frame of a request. Raises InvalidInput for one that the node would not even read."""
     try:
         frame = encode(request)
-        read_request(frame[HEADER:])
+        check_request(frame[HEADER:])
+    except msgspec.ValidationError as error:
+        raise InvalidInput(faults.told(request, error)) from error
     except (PortError, msgspec.MsgspecError, TypeError, OverflowError) as error:
-        raise InvalidInput("the request holds a value that is too long or of another type") from (
-            error
-        )
+        raise InvalidInput(f"the request cannot be sent: {error}") from error
     except UnicodeEncodeError as error:
         raise InvalidInput("a text contains a character that cannot be stored") from error
     return frame
+
+
+def _away(failed: messages.Failed) -> bool:
+    """Whether the node could not serve at that moment, so that asking again is right."""
+    return failed.retryable and failed.code == Unavailable.code
+
+
+def _reason(error: BaseException) -> str:
+    """What the system says of a failed connection, for people."""
+    if not isinstance(error, OSError):
+        return ""
+    return f": {error.strerror or error}"
 
 
 def _first(group: BaseExceptionGroup[MnemeshError]) -> MnemeshError:

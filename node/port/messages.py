@@ -153,8 +153,8 @@ class Ping(Message, tag=8, frozen=True):
 class Watch(Message, tag=9, frozen=True):
     """Subscribe to what the node hands to this agent behind a number.
 
-    `after` None starts with what is handed over from now on. The node sends at most `credit`
-    memories before more is granted.
+    `after` None starts with what is handed over from now on; a number that was never given is
+    refused as `unnumbered`. The node sends at most `credit` memories before more is granted.
     """
 
     id: RequestId
@@ -274,6 +274,11 @@ class Event(Part, frozen=True):
     old_content: str | None = None
     new_content: str | None = None
     reason: str | None = None
+
+    @property
+    def at(self) -> datetime:
+        """When it happened, aware, UTC."""
+        return datetime.fromtimestamp(self.at_ms / 1000, UTC)
 
 
 class Fault(Part, frozen=True):

@@ -58,6 +58,12 @@ class Deadline(MnemeshError):
     retryable = True
 
 
+class TooManyWatches(MnemeshError):
+    """The connection follows as much as it may."""
+
+    code = "too_many_watches"
+
+
 class Session:
     """The node's end of one connection. `local` tells that the peer is the node's own user."""
 
@@ -177,10 +183,12 @@ class Session:
             with trio.move_on_at(patience) as waiting:
                 data = await self._stream.receive_some(READ)
             if waiting.cancelled_caught:
-                if not self._buffer.unfinished and self._open:
-                    frames = []
-                    continue
-                raise PortError("nothing came in time")
+                if self._buffer.unfinished:
+                    raise PortError("nothing came in time")
+                if not self._open:
+                    return  # no fault of the client, whose next request may be on its way
+                frames = []
+                continue
             if not data:
                 return
             if not self._buffer.unfinished:
@@ -218,10 +226,12 @@ class Session:
 
     async def _start(self, nursery: trio.Nursery, caller: Caller, request: messages.Asked) -> None:
         self._check_free(request.id)
+        if isinstance(request, messages.Watch) and len(self._grants) >= self._settings.watches:
+            error = TooManyWatches(f"a connection has at most {self._settings.watches} watches")
+            await self._send(encode(records.failed(request.id, error)))
+            return
         scope = self._open[request.id] = trio.CancelScope()
         if isinstance(request, messages.Watch):
-            if len(self._grants) >= self._settings.watches:
-                raise PortError(f"a connection has at most {self._settings.watches} watches")
             self._grants[request.id] = Grant(request.credit)
             nursery.start_soon(self._watch, request, scope)
             return

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from node.memory.watch import Feed, newest
+from node.memory.watch import follow
 from node.port import messages, records
 from node.port.codec import encode
 from node.port.requests import Caller
@@ -47,11 +47,8 @@ async def stream(
     `caller` gives the caller as it is now; raises what it raises when the caller may not go on.
     """
     services = caller().services
-    after = request.after
-    if after is None:
-        after = await newest(services.memory, caller().agent.id)
-    feed = Feed(services.memory, lambda: caller().agent, after)
-    await send(encode(messages.Watching(request.id, after)))
+    feed = await follow(services.memory, lambda: caller().agent, request.after)
+    await send(encode(messages.Watching(request.id, feed.after)))
     while True:
         for handed in await feed.read(await grant.available()):
             grant.spend()

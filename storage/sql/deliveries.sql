@@ -26,17 +26,27 @@ SELECT EXISTS (SELECT FROM deliveries WHERE memory_id = :memory_id
 -- The number of the newest delivery to an agent.
 SELECT coalesce(max(seq), 0) FROM deliveries WHERE recipient_kind = 'agent' AND recipient = :recipient;
 
+-- name: last_given
+-- The highest number that a delivery ever got.
+SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM deliveries_seq_seq;
+
 -- name: handed
--- What was handed to an agent behind a number, with the memory where the agent may see it now.
+-- What was handed to an agent behind a number, with the memory where the agent may see it now,
+-- up to the first whose content exceeds the room, and that one.
 WITH page AS MATERIALIZED (
     SELECT seq, memory_id FROM deliveries
     WHERE recipient_kind = 'agent' AND recipient = :recipient AND seq > :after
     ORDER BY seq LIMIT :limit
+), sized AS MATERIALIZED (
+    SELECT p.seq, p.memory_id, coalesce(sum(octet_length(m.content)) OVER (
+               ORDER BY p.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before
+    FROM page p LEFT JOIN memories m ON m.id = p.memory_id
 )
-SELECT p.seq, m.* FROM page p
-LEFT JOIN live_rows m ON m.id = p.memory_id
+SELECT s.seq, m.* FROM sized s
+LEFT JOIN live_rows m ON m.id = s.memory_id
      AND memory_visible(m, :reader, :policy, :group, :projects, :now, :with_superseded)
-ORDER BY p.seq;
+WHERE s.before <= :room
+ORDER BY s.seq;
 
 -- name: insert_holder
 -- A peer that may have a copy.

@@ -22,7 +22,7 @@ CHICKEN = "Roast the chicken with garlic and lemon for dinner"
 SOUP = "Cook the soup of leek and potato slowly for dinner"
 BREAD = "Bake bread with rye flour and honey, a recipe for dinner"
 FOOD = "food, cooking, recipes and dinner"
-ARRIVAL_S = 20.0
+ARRIVAL_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_the_verifier_needs_no_workspace(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=90,
     )
     assert done.returncode == 4
     assert list(tmp_path.iterdir()) == []

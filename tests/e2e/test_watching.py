@@ -6,12 +6,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 import trio
 
-from node.client import BlockingClient, Delivery
+from node.client import BlockingClient, Closed, Delivery
 from node.port import messages
 from node.port.codec import FrameBuffer, encode, read_reply
 from ops.mesh.api import ApiError, Unreachable
@@ -37,10 +37,10 @@ def a_harbour(*watchers: str) -> Iterator[Node]:
         yield node
 
 
-def tell(node: Node, *texts: str) -> None:
+def tell(node: Node, *texts: str, enough: threading.Event | None = None) -> None:
     """Remember each until the node said that it did, over all its restarts."""
     left = list(texts)
-    while left:
+    while left and not (enough and enough.is_set()):
         try:
             node.api.remember("ann", "harbour", left[0])
             del left[0]
@@ -48,69 +48,86 @@ def tell(node: Node, *texts: str) -> None:
             time.sleep(0.1)
 
 
+@contextmanager
+def telling(node: Node, *texts: str) -> Iterator[threading.Thread]:
+    """The same in a thread that ends with the block."""
+    enough = threading.Event()
+    writing = threading.Thread(target=tell, args=(node, *texts), kwargs={"enough": enough})
+    writing.start()
+    try:
+        yield writing
+    finally:
+        enough.set()
+        writing.join(PATIENCE_S)
+
+
+@contextmanager
+def showing(node: Node, agent: str, count: int) -> Iterator[subprocess.Popen[str]]:
+    """The program that prints what an agent is handed; it ends with the block."""
+    options = ("--agent", agent, "--after", "0", "--count", str(count))
+    shown = subprocess.Popen(
+        [*COMMAND, "watch", *options],
+        cwd=ROOT,
+        env=dict(node.environment()),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield shown
+    finally:
+        shown.kill()
+        shown.communicate()
+
+
 class Follower:
     """Bob, who keeps the number of the last memory that he dealt with, and all that he got."""
 
-    def __init__(self, node: Node, count: int) -> None:
+    def __init__(self, node: Node) -> None:
         self.got: list[Delivery] = []
-        self._count = count
         self._node = node
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-        self._leave = threading.Event()
 
-    def come(self) -> None:
-        """Follow behind the last one."""
-        self._leave.clear()
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-        self._thread.start()
+    @contextmanager
+    def here(self) -> Iterator[None]:
+        """Follow behind the last one until the block ends, wherever that is."""
+        with BlockingClient(self._node.workspace, agent="bob", patience_s=PATIENCE_S) as client:
+            thread = threading.Thread(target=self._follow, args=(client,))
+            thread.start()
+            try:
+                yield
+            finally:
+                client.close()
+                thread.join(PATIENCE_S)
 
-    def go(self) -> None:
-        """End in the middle of it."""
-        self._leave.set()
-        self._thread.join(PATIENCE_S)
-
-    def _follow(self) -> None:
+    def _follow(self, client: BlockingClient) -> None:
         after = self.got[-1].seq if self.got else 0
-        place = self._node.workspace
-        with BlockingClient(place, agent="bob", patience_s=PATIENCE_S) as client:
+        with suppress(Closed):
             for delivery in client.watch(after=after, credit=8):
                 self.got.append(delivery)
-                if self._leave.is_set() or len(self.got) == self._count:
-                    return
 
 
 def test_each_memory_comes_once_across_restarts_of_node_and_client() -> None:
     texts = [f"{SEA}, time {number}" for number in range(60)]
-    with a_harbour("bob") as node:
-        bob = Follower(node, len(texts))
-        writing = threading.Thread(target=tell, args=(node, *texts[1:]), daemon=True)
+    with a_harbour("bob") as node, showing(node, "bob", len(texts)) as shown:
+        bob = Follower(node)
 
         def has(count: int) -> Callable[[], bool]:
             return lambda: len(bob.got) >= count
 
-        shown = subprocess.Popen(
-            [*COMMAND, "watch", "--agent", "bob", "--after", "0", "--count", str(len(texts))],
-            cwd=ROOT,
-            env=dict(node.environment()),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
         assert shown.stdout is not None
         tell(node, texts[0])
         lines = [shown.stdout.readline()]
-        bob.come()
-        writing.start()
-        soon(has(10), PATIENCE_S, "the first deliveries")
-        node.kill()
-        node.start()
-        soon(has(25), PATIENCE_S, "deliveries after kill -9")
-        bob.go()
-        bob.come()
-        soon(has(40), PATIENCE_S, "deliveries to a client that came back")
-        node.stop()
-        node.start()
-        writing.join(PATIENCE_S)
-        soon(has(len(texts)), PATIENCE_S, "all deliveries")
+        with telling(node, *texts[1:]) as writing:
+            with bob.here():
+                soon(has(10), PATIENCE_S, "the first deliveries")
+                node.kill()
+                node.start()
+                soon(has(25), PATIENCE_S, "deliveries after kill -9")
+            with bob.here():
+                soon(has(40), PATIENCE_S, "deliveries to a client that came back")
+                node.stop()
+                node.start()
+                writing.join(PATIENCE_S)
+                soon(has(len(texts)), PATIENCE_S, "all deliveries")
         out, _ = shown.communicate(timeout=PATIENCE_S)
         lines += out.splitlines()
         assert [line.split("  ")[-1].strip() for line in lines] == texts
@@ -118,8 +135,8 @@ def test_each_memory_comes_once_across_restarts_of_node_and_client() -> None:
         seqs = [one.seq for one in bob.got]
         assert seqs == sorted(set(seqs))
         with BlockingClient(node.workspace, agent="bob") as again:
-            first = [next(again.watch(after=seq)).seq for seq in seqs[:3]]
-        assert first == seqs[1:4]
+            first = [next(again.watch(after=seq)).seq for seq in seqs[:6]]
+        assert first == seqs[1:7]
 
 
 def test_a_sleeping_subscriber_holds_up_nobody_and_resumes_without_a_gap() -> None:

@@ -124,7 +124,7 @@ async def test_a_closing_under_way_is_waited_for(world: World) -> None:
             await world.remember(agent, "between check and write")
         refused.append(True)
 
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(close, world, agent, 0.4)
             await pid_of(world, SLEEPER)
@@ -147,7 +147,7 @@ async def test_a_connection_lost_before_the_commit_leaves_nothing(world: World) 
         await world.node.gate.lock(tx, Scope(ScopeKind.AGENT, agent.id))
         await tx.execute(statement("SELECT pg_sleep(20)"))
 
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(world.db.transact, hold)
             await pid_of(world, SLEEPER)

@@ -26,7 +26,7 @@ from tests.support.postgres import run_sql
 pytestmark = pytest.mark.postgres
 
 SETTINGS = EmbeddedSettings(durable=False)
-BOUND = 30.0
+BOUND = 60.0
 
 NODE = """
 import sys, time

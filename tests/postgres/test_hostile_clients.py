@@ -51,7 +51,7 @@ async def test_the_good_are_served_and_nothing_of_the_bad_stays(port: Port, serv
         body = {"query": TEXT, "fast": True}
 
         async def over_http() -> list[str]:
-            async with httpx.AsyncClient(base_url=served.url, verify=False) as http:
+            async with httpx.AsyncClient(base_url=served.url, verify=False, timeout=60) as http:
                 answer = await http.post("/api/memory/recall", json=body)
             return [hit["content"] for hit in answer.json()["results"]]
 

@@ -33,19 +33,19 @@ async def test_a_call_runs_on_the_loop_and_returns(island: Island) -> None:
         await asyncio.sleep(0)
         return word, threading.current_thread().name
 
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         assert await island.call(where, "hello") == ("hello", "island")
 
 
 async def test_an_exception_of_the_loop_keeps_type_and_frames(island: Island) -> None:
-    with trio.fail_after(5), pytest.raises(Odd, match="from the loop") as caught:
+    with trio.fail_after(60), pytest.raises(Odd, match="from the loop") as caught:
         await island.call(fail_on_loop)
     frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert "fail_on_loop" in frames
 
 
 async def test_an_exception_of_trio_crosses_to_the_loop_and_back(island: Island) -> None:
-    with trio.fail_after(5), pytest.raises(Odd, match="from trio") as caught:
+    with trio.fail_after(60), pytest.raises(Odd, match="from trio") as caught:
         await island.call(island.to_trio, fail_in_trio)
     frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert "fail_in_trio" in frames
@@ -56,7 +56,7 @@ async def test_a_value_crosses_to_the_loop_and_back(island: Island) -> None:
         await trio.lowlevel.checkpoint()
         return number * 2
 
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         assert await island.call(island.to_trio, double, 21) == 42
 
 
@@ -72,7 +72,7 @@ async def test_cancelling_trio_cancels_the_call_and_waits_for_its_end(island: Is
             await asyncio.sleep(0)
             ended.set()
 
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as inner:
             inner.start_soon(island.call, wait_long)
             await started.wait()
@@ -93,7 +93,7 @@ async def test_a_call_that_ends_despite_cancellation_returns_its_value(island: I
         return "never"
 
     results: list[str] = []
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as inner:
 
             async def call() -> None:
@@ -112,7 +112,7 @@ async def test_a_call_that_is_cancelled_before_it_starts_never_runs(island: Isla
         nonlocal ran
         ran = True
 
-    with trio.fail_after(5), trio.CancelScope() as scope:
+    with trio.fail_after(60), trio.CancelScope() as scope:
         scope.cancel()
         await island.call(mark)
     assert (scope.cancelled_caught, ran) == (True, False)
@@ -138,7 +138,7 @@ async def test_cancelling_the_loop_cancels_trio_and_waits_for_its_end(island: Is
             await task
         return ended.is_set()
 
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         assert await island.call(drive)
 
 
@@ -155,7 +155,7 @@ async def test_context_variables_travel_to_the_loop_only(island: Island) -> None
         word.set("set on the loop")
         return there, await island.to_trio(in_trio)
 
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         there, back = await island.call(on_loop)
     assert (there, back) != ("set in trio", "set on the loop")
     assert there == "set in trio"
@@ -166,7 +166,7 @@ async def test_a_cancelled_nursery_fails_inbound_calls(island: Island) -> None:
         await trio.lowlevel.checkpoint()
 
     token = trio.lowlevel.current_trio_token()
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as dying:
             island.bind(token, dying)
             dying.cancel_scope.cancel()
@@ -184,7 +184,7 @@ async def test_refusing_inbound_fails_present_and_later_calls(island: Island) ->
         finally:
             left.set()
 
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as inner:
 
             async def call() -> None:
@@ -200,7 +200,7 @@ async def test_refusing_inbound_fails_present_and_later_calls(island: Island) ->
 
 
 async def test_a_closed_island_refuses_calls() -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with open_island() as island:
             assert await island.call(asyncio.sleep, 0, "up") == "up"
         with pytest.raises(IslandClosed) as refused:
@@ -210,7 +210,7 @@ async def test_a_closed_island_refuses_calls() -> None:
 
 async def test_closing_releases_a_waiting_call() -> None:
     outcomes: list[str] = []
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with trio.open_nursery() as outer, open_island() as island:
 
             async def call() -> None:
@@ -236,14 +236,14 @@ async def test_f25_a_dead_loop_fails_the_body_and_every_call() -> None:
                 await island.call(kill_loop)
             await trio.sleep_forever()
 
-    with trio.fail_after(10), pytest.raises(IslandClosed, match="ended unasked"):
+    with trio.fail_after(60), pytest.raises(IslandClosed, match="ended unasked"):
         await use()
 
 
 async def test_f25_a_dead_loop_refuses_new_calls() -> None:
     island = Island()
     island.start()
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         for _ in range(2):
             with pytest.raises(IslandClosed):
                 await island.call(kill_loop)
@@ -273,7 +273,7 @@ async def test_f25_a_stuck_loop_is_abandoned_and_its_callers_released(
         except IslandClosed:
             released.append("released")
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(call)
             await trio.to_thread.run_sync(stuck.wait)
@@ -283,7 +283,7 @@ async def test_f25_a_stuck_loop_is_abandoned_and_its_callers_released(
 
 
 async def test_a_single_error_leaves_the_island_unwrapped() -> None:
-    with trio.fail_after(10), pytest.raises(Odd, match="plain"):
+    with trio.fail_after(60), pytest.raises(Odd, match="plain"):
         async with open_island():
             raise Odd("plain")
 
@@ -293,5 +293,5 @@ async def test_closing_twice_is_harmless() -> None:
     island.start()
     island.close()
     island.close()
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         await island.watch()

@@ -136,7 +136,7 @@ async def test_eviction_races_with_recalls_and_loses_nothing(small: World) -> No
         for row in rows[:15]:
             assert row.id in await small.found(agent, row.content)
 
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(evict)
             nursery.start_soon(ask)

@@ -40,7 +40,7 @@ async def test_all_are_applied_once_and_reported(
 ) -> None:
     said: list[str] = []
     names = ("0001_pre_one", "0002_post_two")
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         assert await pending(island, empty_database, directory=files) == names
         assert await tables(island, empty_database) == []
         first = await migrate(island, empty_database, directory=files, progress=said.append)
@@ -54,7 +54,7 @@ async def test_a_failing_migration_leaves_nothing_of_itself(
     island: Island, empty_database: dict[str, Any], files: Path
 ) -> None:
     (files / "0002_post_two.sql").write_text("CREATE TABLE two (id int);\nCREATE TABEL x;")
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         with pytest.raises(StartRefused, match=r"0002_post_two, line 2: PostgresSyntaxError"):
             await migrate(island, empty_database, directory=files)
         assert await tables(island, empty_database) == ["one", "schema_migrations"]
@@ -68,7 +68,7 @@ async def test_es_19_a_failing_migration_shows_no_row(
         "INSERT INTO one VALUES (2, 'canary-text'); ALTER TABLE one ALTER text TYPE int "
         "USING text::int;"
     )
-    with trio.fail_after(20), pytest.raises(StartRefused) as refused:
+    with trio.fail_after(60), pytest.raises(StartRefused) as refused:
         await migrate(island, empty_database, directory=files)
     assert "canary-text" not in "".join(traceback.format_exception(refused.value))
 
@@ -76,7 +76,7 @@ async def test_es_19_a_failing_migration_shows_no_row(
 async def test_a_changed_migration_is_refused(
     island: Island, empty_database: dict[str, Any], files: Path
 ) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         await migrate(island, empty_database, directory=files)
         (files / "0001_pre_one.sql").write_text(f"{FIRST} -- changed")
         with pytest.raises(StartRefused, match="0001_pre_one was changed"):
@@ -86,7 +86,7 @@ async def test_a_changed_migration_is_refused(
 async def test_f22_a_database_of_newer_code_is_refused(
     island: Island, empty_database: dict[str, Any], files: Path
 ) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         await migrate(island, empty_database, directory=files, compat=2)
         (files / "0002_post_two.sql").unlink()
         with pytest.raises(StartRefused, match="install a newer mnemesh"):
@@ -101,7 +101,7 @@ async def test_f23_two_at_once_apply_each_migration_once(
     async def run() -> None:
         applied.extend(await migrate(island, empty_database, directory=files))
 
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run)
             nursery.start_soon(run)
@@ -116,7 +116,7 @@ async def test_a_migration_under_way_is_waited_for_with_a_bound(
 ) -> None:
     monkeypatch.setattr("storage.migrate.LOCK_PATIENCE", 1)
     hold = f"SELECT pg_advisory_lock({LOCK_KEY}), pg_sleep(20)"
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(island.call, run_sql, empty_database, hold)
             held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"

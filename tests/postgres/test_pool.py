@@ -62,7 +62,7 @@ async def value(tx: Tx, query: Query, **params: Any) -> Any:
 @pytest.fixture
 async def notes(empty_db: Database) -> Database:
     """A database with the table `notes`."""
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await empty_db.transact(create)
     return empty_db
 
@@ -88,7 +88,7 @@ async def until_busy(
 
 
 async def test_a_unit_of_work_commits(notes: Database) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         assert await notes.transact(insert, id=1, text="one") == 1
         assert await notes.read(value, COUNT) == 1
 
@@ -98,7 +98,7 @@ async def test_a_unit_that_raises_leaves_nothing(notes: Database) -> None:
         await insert(tx, id=1, text="one")
         raise LookupError("on purpose")
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         with pytest.raises(LookupError, match="on purpose"):
             await notes.transact(insert_and_fail)
         assert await notes.read(value, COUNT) == 0
@@ -108,7 +108,7 @@ async def test_one_statement_at_once_is_durable_or_nothing(notes: Database) -> N
     twice = compile_query(
         "twice", "INSERT INTO notes (id, text) SELECT n, 'same' FROM unnest(:ids::int[]) AS n"
     )
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await notes.at_once(INSERT, id=1, text="one")
         with pytest.raises(ConstraintViolated):
             await notes.at_once(twice, ids=[2, 3])
@@ -119,7 +119,7 @@ async def test_a_statement_at_once_goes_to_its_end_when_cancelled(notes: Databas
     slow = compile_query(
         "slow", "INSERT INTO notes (id, text) SELECT 1, pg_sleep(0.3)::text RETURNING id"
     )
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         with trio.CancelScope() as scope:
             scope.deadline = trio.current_time() + 0.1
             rows = await notes.at_once(slow)
@@ -134,7 +134,7 @@ async def test_a_setting_of_a_unit_ends_with_it(
         await tx.execute(compile_query("set", "SET LOCAL work_mem = '7MB'"))
 
     show = compile_query("show", "SHOW work_mem")
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with another_pool(island, empty_database, pool_max=1) as database:
             before = await database.read(value, show)
             await database.transact(change)
@@ -149,12 +149,12 @@ async def test_every_way_to_fetch(notes: Database) -> None:
         assert row is not None
         return [r["id"] for r in rows], row["text"], await tx.fetchrow(READ, id=9), None
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         assert await notes.transact(work) == ([1, 2], "t2", None, None)
 
 
 async def test_a_read_cannot_write(notes: Database) -> None:
-    with trio.fail_after(10), pytest.raises(DatabaseError) as refused:
+    with trio.fail_after(60), pytest.raises(DatabaseError) as refused:
         await notes.read(insert, id=1, text="one")
     assert refused.value.sqlstate == "25006"
 
@@ -171,14 +171,14 @@ async def test_a_read_sees_one_snapshot_and_a_look_each_moment(
     async def notes_insert() -> None:
         await notes.transact(insert, id=1, text="one")
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         assert await getattr(notes, way)(count_twice) == seen
 
 
 async def test_halfvec_is_a_float32_array(empty_db: Database) -> None:
     query = compile_query("echo", "SELECT :vector::halfvec")
     vector = np.array([0.5, -1.25, 3.0], dtype=np.float32)
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         back = await empty_db.read(value, query, vector=vector)
     assert back.dtype == np.float32
     assert np.array_equal(back, vector)
@@ -187,7 +187,7 @@ async def test_halfvec_is_a_float32_array(empty_db: Database) -> None:
 async def test_cancelling_ends_the_query_on_the_server_and_keeps_the_connection(
     island: Island, postgres_server: EmbeddedServer, empty_database: dict[str, Any]
 ) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with another_pool(island, empty_database, pool_min=1, pool_max=1) as database:
             pid = await database.read(value, PID)
             async with trio.open_nursery() as inner:
@@ -207,7 +207,7 @@ async def test_f25_no_transaction_stays_open_after_many_cancellations(
         for _ in range(5):
             await tx.fetchval(pause)
 
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with another_pool(island, empty_database) as database:
 
             async def one(number: int) -> None:
@@ -239,7 +239,7 @@ async def test_f5_a_serialization_failure_runs_the_whole_unit_again(notes: Datab
         text: str = await tx.fetchval(READ, id=1)
         return text
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await notes.transact(insert, id=1, text="a")
         assert await notes.transact(contended) == "abc"
     assert attempts == 2
@@ -259,7 +259,7 @@ async def test_f5_a_unit_that_always_loses_gives_up(notes: Database) -> None:
         await notes.island.to_trio(bump_elsewhere)
         await tx.execute(BUMP, id=1, more="c")
 
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         await notes.transact(insert, id=1, text="a")
         with pytest.raises(TransactionConflict) as conflict:
             await notes.transact(contended)
@@ -279,7 +279,7 @@ async def test_f5_a_deadlock_is_resolved_by_running_one_unit_again(notes: Databa
         await met.wait()
         await tx.execute(BUMP, id=second, more="x")
 
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         await notes.transact(insert, id=1, text="a")
         await notes.transact(insert, id=2, text="b")
         async with trio.open_nursery() as inner:
@@ -295,7 +295,7 @@ async def test_es_19_a_database_error_shows_no_row(
     postgres_server: EmbeddedServer,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await notes.transact(insert, id=1, text=CANARY)
         with pytest.raises(ConstraintViolated) as caught:
             await notes.transact(insert, id=2, text=CANARY)
@@ -309,7 +309,7 @@ async def test_es_19_a_database_error_shows_no_row(
 
 
 async def test_es_19_a_value_of_a_wrong_type_is_not_shown(notes: Database) -> None:
-    with trio.fail_after(10), pytest.raises(DatabaseError) as caught:
+    with trio.fail_after(60), pytest.raises(DatabaseError) as caught:
         await notes.transact(value, INSERT, id=CANARY, text="x")
     assert CANARY not in "".join(traceback.format_exception(caught.value))
 
@@ -318,7 +318,7 @@ async def test_es_19_a_value_that_the_server_quotes_is_shown_nowhere(
     notes: Database, postgres_server: EmbeddedServer
 ) -> None:
     query = compile_query("cast", "SELECT (:text::text)::uuid")
-    with trio.fail_after(10), pytest.raises(DatabaseError) as caught:
+    with trio.fail_after(60), pytest.raises(DatabaseError) as caught:
         await notes.read(value, query, text=CANARY)
     log = (postgres_server.data_dir.parent / "postgres.log").read_text()
     assert CANARY not in "".join(traceback.format_exception(caught.value)) + log
@@ -327,7 +327,7 @@ async def test_es_19_a_value_that_the_server_quotes_is_shown_nowhere(
 async def test_f5_an_exhausted_pool_is_unavailable(
     island: Island, postgres_server: EmbeddedServer, empty_database: dict[str, Any]
 ) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with (
             another_pool(island, empty_database, pool_max=1, acquire_timeout=0.05) as database,
             trio.open_nursery() as inner,
@@ -352,7 +352,7 @@ async def test_f5_limits_of_the_server_are_unavailable(
         await tx.fetchval(lock)
         await database.island.to_trio(database.transact, value, lock)
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with another_pool(island, empty_database, **{limit: 0.1}) as database:
             with pytest.raises(DatabaseUnavailable) as caught:
                 await database.transact(lock_twice)
@@ -369,7 +369,7 @@ async def test_f3_a_lost_connection_is_unavailable_and_replaced(
         await run_sql(postgres_server.connect_kwargs, kill, pid)
         await tx.fetchval(PID)
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with another_pool(island, empty_database, pool_max=1) as database:
             with pytest.raises(DatabaseUnavailable):
                 await database.transact(lose)
@@ -384,7 +384,7 @@ async def test_f4_a_connection_lost_at_commit_has_an_unknown_outcome(
     async def lose_at_commit(tx: Tx) -> None:
         await run_sql(postgres_server.connect_kwargs, kill, await tx.fetchval(PID))
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with another_pool(island, empty_database, pool_max=1) as database:
             with pytest.raises(CommitUnknown) as caught:
                 await database.transact(lose_at_commit)
@@ -406,7 +406,7 @@ async def test_f25_cancelling_during_commit_keeps_the_result(
             text = statement if number == 0 else f"CREATE {statement}"
             await tx.execute(Query("slow", text.strip(), ()))
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await notes.transact(make_slow)
         with trio.CancelScope() as scope:
 
@@ -442,7 +442,7 @@ async def test_f25_cancelling_after_commit_keeps_the_result(
         await release(holder, timeout)
 
     monkeypatch.setattr(PoolConnectionHolder, "release", cancel_and_release)
-    with trio.fail_after(10), trio.CancelScope() as scope:
+    with trio.fail_after(60), trio.CancelScope() as scope:
         assert await notes.transact(insert, id=1, text="one") == 1
     monkeypatch.undo()
     assert scope.cancel_called
@@ -456,7 +456,7 @@ async def test_a_server_that_is_not_there_is_one_line(island: Island, tmp_path: 
         async with open_database(island, target, DatabaseSettings(connect_patience=0)):
             raise AssertionError("it opened")
 
-    with trio.fail_after(10), pytest.raises(StartRefused) as refused:
+    with trio.fail_after(60), pytest.raises(StartRefused) as refused:
         await open_it()
     assert str(refused.value) == "the database does not answer: is PostgreSQL running?"
 
@@ -467,7 +467,7 @@ async def test_a_bad_address_shows_no_password(island: Island) -> None:
         async with open_database(island, dsn, DatabaseSettings(connect_patience=0)):
             raise AssertionError("it opened")
 
-    with trio.fail_after(10), pytest.raises(StartRefused) as refused:
+    with trio.fail_after(60), pytest.raises(StartRefused) as refused:
         await open_it()
     assert "hunter2" not in "".join(traceback.format_exception(refused.value))
 
@@ -482,7 +482,7 @@ async def test_a_database_without_pgvector_is_refused(
         async with open_database(island, bare, SETTINGS):
             raise AssertionError("it opened")
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await island.call(run_sql, admin, "CREATE DATABASE bare TEMPLATE template0")
         try:
             with pytest.raises(StartRefused, match="no schema of mnemesh yet"):

@@ -114,7 +114,7 @@ async def followed_over_http(asked: Asked, **headers: str) -> str:
         nonlocal found
         query = {"agent_id": asked.reader, "after": "0"}
         async with (
-            httpx.AsyncClient(base_url=asked.served.url, timeout=30, verify=False) as client,
+            httpx.AsyncClient(base_url=asked.served.url, timeout=60, verify=False) as client,
             client.stream("GET", "/api/memory/watch", params=query, headers=headers) as answer,
         ):
             if answer.status_code == 404:

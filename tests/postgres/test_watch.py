@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
@@ -15,35 +16,20 @@ from gossip.affinity import quantise
 from node.cli.main import cli
 from node.client import BlockingClient, Refused
 from node.memory import forget as ending
-from node.memory.watch import Feed, Handed, newest
+from node.memory.watch import Feed, Handed, follow
 from node.port import messages
 from storage.errors import NotFound
-from storage.model import AgentProfile, Memory, MemoryId, ProjectId, ReadPolicy, Visibility
+from storage.model import AgentProfile, Memory, MemoryId, ReadPolicy, Visibility
 from storage.pool import Tx
 from tests.support.memory import World
 from tests.support.memory import world as world
 from tests.support.port import Port, port
 from tests.support.services import Edge, edge, served
+from tests.support.watching import SEA, announce, happened, lines, sailors
 
 __all__ = ["edge", "port", "served", "world"]
 
 pytestmark = pytest.mark.postgres
-
-SEA = "ships sail the sea past the harbour"
-
-
-async def sailors(
-    world: World, *names: str, policy: ReadPolicy = ReadPolicy.SHARED
-) -> tuple[ProjectId, list[AgentProfile]]:
-    """A project, and agents that care about the sea."""
-    project_id = await world.project("harbour")
-    agents = [
-        await world.agent(name, policy, description="the sea, ships and the harbour")
-        for name in names
-    ]
-    await world.context.agents.vouch(project_id)
-    await world.place_agents()
-    return project_id, agents
 
 
 async def handed(world: World, agent: AgentProfile, after: int = 0) -> list[Handed]:
@@ -53,10 +39,6 @@ async def handed(world: World, agent: AgentProfile, after: int = 0) -> list[Hand
 
 async def ids(world: World, agent: AgentProfile, after: int = 0) -> list[MemoryId]:
     return [one.memory.id for one in await handed(world, agent, after)]
-
-
-async def announce(world: World, agent: AgentProfile, project: ProjectId, text: str) -> Memory:
-    return await world.store(agent, text, project_id=project)
 
 
 # --- who is handed what -------------------------------------------------------------------------
@@ -190,7 +172,7 @@ async def test_a_feed_resumes_behind_its_number(world: World) -> None:
     rows = [await announce(world, ada, project, f"{SEA} {number}") for number in range(3)]
     first = (await handed(world, bob))[0]
     assert await ids(world, bob, first.seq) == [row.id for row in rows[1:]]
-    assert await ids(world, bob, await newest(world.context, bob.id)) == []
+    assert (await follow(world.context, lambda: bob, None)).after == first.seq + 2
 
 
 async def test_a_feed_passes_over_a_long_run_of_gone_memories(world: World) -> None:
@@ -263,13 +245,14 @@ async def test_no_more_is_sent_than_was_granted(port: Port) -> None:
 
 
 async def test_a_connection_has_a_bounded_number_of_watches(port: Port) -> None:
-    raw = await port.raw()
-    await raw.say(*[messages.Watch(number, 0, 1) for number in range(1, 7)])
-    last = None
-    while (reply := await raw.hear()) is not None:
-        last = reply
-    assert isinstance(last, messages.Failed)
-    assert "watches" in last.text
+    async with port.client() as client, AsyncExitStack() as stack:
+        for _ in range(port.settings.watches):
+            await stack.enter_async_context(client.watch(after=0))
+        with pytest.raises(Refused, match="at most 4 watches") as refused:
+            async with client.watch(after=0):
+                pass
+        assert refused.value.code == "too_many_watches"
+        assert await client.ping() < 5
 
 
 async def test_a_watch_ends_with_its_agent(port: Port) -> None:
@@ -299,38 +282,27 @@ async def test_the_blocking_client_iterates_over_deliveries(port: Port) -> None:
 # --- HTTP ---------------------------------------------------------------------------------------
 
 
-async def lines(served: Edge, count: int, headers: dict[str, str], **params: Any) -> list[str]:
-    """The first lines of a watch that are not empty."""
-    found: list[str] = []
-
-    async def follow() -> None:
-        async with (
-            httpx.AsyncClient(base_url=served.url) as client,
-            client.stream("GET", "/api/memory/watch", params=params, headers=headers) as answer,
-        ):
-            assert answer.status_code == 200
-            async for line in answer.aiter_lines():
-                if line.strip():
-                    found.append(line)
-                if len(found) == count:
-                    return
-
-    await served.island.call(follow)
-    return found
-
-
 async def test_ndjson_follows_from_now_on(served: Edge) -> None:
     world = served.world
     project, (ada, _) = await sailors(world, "ada", "bob")
     await announce(world, ada, project, f"{SEA} before")
     found: list[str] = []
+    following = trio.Event()
+
+    async def follow() -> None:
+        async with (
+            httpx.AsyncClient(base_url=served.url, timeout=60) as client,
+            client.stream("GET", "/api/memory/watch", params={"agent_id": "bob"}) as answer,
+        ):
+            async for line in answer.aiter_lines():
+                found.append(line)
+                await served.island.to_trio(happened, following)
+                if len(found) == 2:
+                    return
+
     async with trio.open_nursery() as nursery:
-
-        async def follow() -> None:
-            found.extend(await lines(served, 2, {}, agent_id="bob"))
-
-        nursery.start_soon(follow)
-        await trio.sleep(0.3)
+        nursery.start_soon(served.island.call, follow)
+        await following.wait()
         memory = await announce(world, ada, project, f"{SEA} after")
     opening, told = map(json.loads, found)
     assert opening["watching"] is True

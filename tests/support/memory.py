@@ -273,6 +273,6 @@ async def make_world(
 
 @pytest.fixture
 async def world(db: Database, tmp_path: Path) -> AsyncIterator[World]:
-    """A node on an empty database; a test has 30 seconds."""
-    with trio.fail_after(30):
+    """A node on an empty database; a test has two minutes."""
+    with trio.fail_after(120):
         yield await make_world(db, tmp_path)

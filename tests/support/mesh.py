@@ -90,7 +90,7 @@ class OtherEmbedder(FakeEmbedder):
     model_id = "other@64#0000"
 
 
-async def until(condition: Callable[[], Awaitable[Any]], what: str, seconds: float = 15.0) -> Any:
+async def until(condition: Callable[[], Awaitable[Any]], what: str, seconds: float = 60.0) -> Any:
     """Wait for a truth about a running mesh; its value. Fails with `what` after `seconds`."""
     value = None
     deadline = trio.current_time() + seconds
@@ -479,8 +479,8 @@ async def town(
     nursery: trio.Nursery,
 ) -> AsyncIterator[Town]:
     """Room for nodes; a test has 60 seconds."""
-    with trio.fail_after(60):
+    with trio.fail_after(120):
         made = Town(island, postgres_server, migrated_template, tmp_path, nursery)
         yield made
-    with trio.fail_after(30):
+    with trio.fail_after(120):
         await made.close()

@@ -14,6 +14,7 @@ from node import agent_port
 from node.client import Client, open_client
 from node.port import messages
 from node.port.codec import FrameBuffer, encode, read_reply
+from node.port.place import SOCKET
 from node.port.settings import PortSettings
 from tests.support.services import Edge
 
@@ -31,7 +32,7 @@ class Port:
 
     @property
     def path(self) -> Path:
-        return self.edge.services.workspace.daemon / agent_port.SOCKET
+        return self.edge.services.workspace.daemon / SOCKET
 
     async def start(self) -> None:
         self.scope, self.ended = trio.CancelScope(), trio.Event()

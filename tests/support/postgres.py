@@ -76,7 +76,7 @@ def migrated_template(session_island: Island, postgres_server: EmbeddedServer) -
     admin = postgres_server.connect_kwargs
 
     async def make() -> None:
-        with trio.fail_after(60):
+        with trio.fail_after(120):
             await session_island.call(run_sql, admin, f"CREATE DATABASE {TEMPLATE}")
             await migrate(session_island, {**admin, "database": TEMPLATE}, settings=SETTINGS)
 
@@ -89,10 +89,10 @@ async def database_target(
     island: Island, postgres_server: EmbeddedServer, migrated_template: str
 ) -> AsyncIterator[dict[str, Any]]:
     """Connection arguments of a fresh migrated database."""
-    with trio.fail_after(30):
+    with trio.fail_after(120):
         target = await create_database(island, postgres_server, migrated_template)
     yield target
-    with trio.fail_after(30):
+    with trio.fail_after(120):
         await drop_database(island, postgres_server, target)
 
 
@@ -101,10 +101,10 @@ async def empty_database(
     island: Island, postgres_server: EmbeddedServer
 ) -> AsyncIterator[dict[str, Any]]:
     """Connection arguments of a fresh database with pgvector and no tables."""
-    with trio.fail_after(30):
+    with trio.fail_after(120):
         target = await create_database(island, postgres_server, "template1")
     yield target
-    with trio.fail_after(30):
+    with trio.fail_after(120):
         await drop_database(island, postgres_server, target)
 
 

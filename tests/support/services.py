@@ -214,8 +214,8 @@ def open_edge(services: EdgeServices, world: World, island: Island) -> Edge:
 
 @pytest.fixture
 async def edge(db: Database, island: Island, tmp_path: Path) -> AsyncIterator[Edge]:
-    """The HTTP side of a node on an empty database; a test has 60 seconds."""
-    with trio.fail_after(60):
+    """The HTTP side of a node on an empty database; a test has two minutes."""
+    with trio.fail_after(120):
         (tmp_path / "node").mkdir(mode=0o700)
         world = await make_world(db, tmp_path, embedder=bundled())
         services = edge_services(world, island, tmp_path / "workspace", config())

@@ -36,9 +36,9 @@ async def peer(
     wall: Wall,
 ) -> AsyncIterator[ErasureNode]:
     """A second node."""
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         target = await create_database(island, postgres_server, migrated_template)
     async with open_database(island, target, SETTINGS) as database:
         yield make_node(database, tmp_path / "peer", wall)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         await drop_database(island, postgres_server, target)

@@ -89,7 +89,7 @@ async def test_after_any_history_each_node_holds_what_it_wants_and_nothing_forgo
         lives = [await node.live() for node in nodes]
         return all(lives[place] == history.expected(place) for place in range(3))
 
-    await until(settled, f"SEED={seed}: every node holds what it wants; {history.log}", 30)
+    await until(settled, f"SEED={seed}: every node holds what it wants; {history.log}")
     for node in nodes:
         for memory_id in sorted(history.forgotten):
             await until(lambda i=memory_id, n=node: _clean(n, i), f"SEED={seed}: no trace")  # type: ignore[misc]

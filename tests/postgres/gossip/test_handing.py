@@ -25,7 +25,7 @@ async def test_a_peers_memory_is_handed_to_the_agent_that_wants_it(town: Town) -
     async def follow() -> None:
         heard.extend(await feed.read(1))
 
-    with trio.fail_after(15):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(follow)
             memory = await a.remember(writer, "the garden soil for roses is dry")

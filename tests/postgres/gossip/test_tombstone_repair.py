@@ -43,7 +43,7 @@ async def test_more_tombstones_than_a_page_come_whole_and_move_both_marks(
     top = int(await a.value("SELECT max(recv_seq) FROM tombstones"))
 
     await b.start()
-    await until(lambda: _count(b, 90), "all tombstones", 30)
+    await until(lambda: _count(b, 90), "all tombstones")
     await until(lambda: _marked(b, a, top), "the mark follows")
     b.mesh.repair_again()
     await until(lambda: _acked(a, b, top), "the acked mark follows")

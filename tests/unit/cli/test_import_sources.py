@@ -176,6 +176,15 @@ def test_a_dry_run_needs_no_node_and_tells_faults(tmp_path: Path) -> None:
     assert (found["read"], found["failed"], found["stored"], found["dry_run"]) == (2, 1, 0, True)
 
 
+def test_a_folder_without_known_files_is_told(tmp_path: Path) -> None:
+    (tmp_path / "photo.png").write_bytes(b"\x89PNG")
+    told = CliRunner().invoke(cli, ["import", str(tmp_path), "--dry-run"])
+    assert (told.exit_code, told.stdout) == (0, "0 would be sent, 0 cannot be\n")
+    assert told.stderr == (
+        "nothing was found; a folder is searched for .jsonl, .ndjson, .md, .txt, .chat\n"
+    )
+
+
 def test_a_journal_is_kept_per_import_until_it_is_dropped(tmp_path: Path) -> None:
     one, other = Journal(["a"], tmp_path), Journal(["b"], tmp_path)
     noted = Progress(3, chained(START, Item("x:1", {"content": "x"})), "id", {"stored": 3})

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -59,8 +63,39 @@ def test_a_watch_goes_on_behind_what_it_showed_while_the_node_starts_again(
     ]
     with a_node_that_says(script) as (url, asked):
         done = CliRunner().invoke(cli, ["watch", "--after", "0", "--count", "2", "--url", url])
-    assert (done.exit_code, done.output) == (0, "1  bob  time 1\n2  bob  time 2\n")
+    assert (done.exit_code, done.stdout) == (0, "1  bob  time 1\n2  bob  time 2\n")
+    assert done.stderr == "the node is away; waiting for it\n"
     assert [path.partition("after=")[2] for path in asked] == ["0", "1", "1"]
+
+
+def test_a_watch_ends_when_nobody_reads_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    script: Script = [(200, [{"watching": True, "after": 0}, {}])]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with a_node_that_says(script) as (url, asked), os.fdopen(writing, "w") as unread:
+        monkeypatch.setattr(watch.sys, "stdout", unread)
+        assert cli.commands["watch"].main(["--url", url], standalone_mode=False) is None
+    assert len(asked) == 1
+
+
+def test_a_node_that_was_never_there_is_told_as_by_every_verb() -> None:
+    done = CliRunner().invoke(cli, ["watch", "--url", "http://127.0.0.1:1"])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("Error: no node answers at http://127.0.0.1:1; start one")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+def test_a_full_disk_is_told_in_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "node.cli.main", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (1, "Error: cannot write: No space left on device\n")
 
 
 def test_a_watch_that_is_refused_at_first_ends() -> None:

@@ -548,18 +548,18 @@ async def test_nobody_at_the_address_is_unreachable():
     listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
     port = listener.socket.getsockname()[1]
     await listener.aclose()
-    with trio.fail_after(10), pytest.raises(PeerUnreachable, match="connect"):
+    with trio.fail_after(60), pytest.raises(PeerUnreachable, match="connect"):
         await dial(f"127.0.0.1:{port}", links(B, [A.certificate_der]))
 
 
 @pytest.mark.parametrize("host", ["a..b", "nul\0byte", "x" * 300, "-"])
 async def test_a_host_that_cannot_exist_is_unreachable(host):
-    with trio.fail_after(10), pytest.raises(PeerUnreachable, match="connect"):
+    with trio.fail_after(60), pytest.raises(PeerUnreachable, match="connect"):
         await dial(f"{host}:3851", links(B, [A.certificate_der]))
 
 
 async def test_an_address_without_a_host_is_not_dialled():
-    with trio.fail_after(10), pytest.raises(InvalidInput, match="host"):
+    with trio.fail_after(60), pytest.raises(InvalidInput, match="host"):
         await dial(":3851", links(B, [A.certificate_der]))
 
 
@@ -567,7 +567,7 @@ async def test_a_listener_that_never_answers_is_unreachable_at_the_deadline():
     listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
     port = listener.socket.getsockname()[1]
     theirs = links(B, [A.certificate_der], limits=LinkLimits(handshake_s=0.2))
-    with trio.fail_after(10), pytest.raises(PeerUnreachable, match="handshake_timeout"):
+    with trio.fail_after(60), pytest.raises(PeerUnreachable, match="handshake_timeout"):
         await dial(f"127.0.0.1:{port}", theirs)
     await listener.aclose()
 
@@ -584,7 +584,7 @@ async def test_stopping_the_listener_says_bye():
     async with listening(ours) as address:
         channel = await dial(address, theirs, A.node_id)
         assert await served(channel)
-    with trio.fail_after(5), pytest.raises(LinkClosed, match="closing"):
+    with trio.fail_after(60), pytest.raises(LinkClosed, match="closing"):
         await channel.receive()
     assert ours.live() == theirs.live() == ()
 

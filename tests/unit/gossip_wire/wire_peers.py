@@ -126,7 +126,7 @@ async def listening(
     on: Links, handler: Callable[[PeerChannel], Awaitable[None]] = answer_pings
 ) -> AsyncIterator[str]:
     """The address of a listener that runs for the block, at most 20 seconds."""
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             addresses = await nursery.start(serve, "127.0.0.1:0", on, handler)
             try:

@@ -100,7 +100,7 @@ async def test_a_cancelled_caller_takes_nobody_along(victim: int) -> None:
         with scopes[item]:
             (results[item],) = await share(shared, [item], disk.write)
 
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             for item in range(4):
                 nursery.start_soon(one, item)
@@ -126,7 +126,7 @@ async def test_the_next_commit_begins_while_the_last_one_is_followed_up() -> Non
     async def one(item: int) -> None:
         await share(shared, [item], disk.write, slowly)
 
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one, 1)
             await begun.wait()

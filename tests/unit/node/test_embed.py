@@ -56,7 +56,7 @@ def test_bundled_model_id_is_stable(bundled: BundledEmbedder) -> None:
 
 
 async def test_bundled_vectors_are_unit_rows(bundled: BundledEmbedder) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         vectors = await bundled.embed(["a cat sat", "東京", "!"])
     assert (vectors.shape, vectors.dtype) == ((3, 256), np.dtype(np.float32))
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
@@ -67,7 +67,7 @@ async def test_bundled_no_texts_give_no_rows(bundled: BundledEmbedder) -> None:
 
 
 async def test_bundled_near_meaning_is_nearer(bundled: BundledEmbedder) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         cat, kitten, tax = await bundled.embed(
             ["the cat sleeps", "a kitten is sleeping", "quarterly tax report"]
         )
@@ -76,7 +76,7 @@ async def test_bundled_near_meaning_is_nearer(bundled: BundledEmbedder) -> None:
 
 async def test_bundled_result_does_not_depend_on_the_batch(bundled: BundledEmbedder) -> None:
     texts = [f"sentence number {n} about gossip" for n in range(9)]
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         together = await load_bundled(batch_size=4).embed(texts)
         alone = np.concatenate([await bundled.embed([text]) for text in texts])
     np.testing.assert_array_equal(together, alone)
@@ -107,7 +107,7 @@ async def test_bundled_loads_and_embeds_without_a_socket(monkeypatch: pytest.Mon
     monkeypatch.setattr(socket, "socket", refuse)
     monkeypatch.setattr(socket, "create_connection", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         vectors = await load_bundled().embed(["offline"])
     assert vectors.shape == (1, 256)
 
@@ -256,7 +256,7 @@ async def test_onnx_pools_over_the_mask_only() -> None:
     states = np.asarray([[[1, 0], [9, 9]], [[0, 2], [0, 4]]], np.float32)
     session = FakeSession(states, ["input_ids", "attention_mask"])
     embedder = OnnxEmbedder(session, word_tokenizer(), name="tiny", digest="00", batch_size=8)
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         vectors = await embedder.embed(["a", "a b"])
     np.testing.assert_allclose(vectors, [[1, 0], [0, 1]], atol=1e-6)
     assert session.fed["input_ids"].tolist() == [[2, 0], [2, 3]]
@@ -266,7 +266,7 @@ async def test_onnx_pools_over_the_mask_only() -> None:
 async def test_onnx_takes_a_pooled_output_as_it_is() -> None:
     session = FakeSession(np.asarray([[0, 5]], np.float32), ["input_ids"], "sentence_embedding")
     embedder = OnnxEmbedder(session, word_tokenizer(), name="tiny", digest="00", batch_size=8)
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         np.testing.assert_allclose(await embedder.embed(["a"]), [[0, 1]])
     assert embedder.model_id == "tiny@2#00"
 
@@ -444,7 +444,7 @@ async def test_remote_speaks_to_a_real_server() -> None:
         head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
         await stream.send_all(head + body)
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             listeners = await nursery.start(
                 trio.serve_listeners, serve, await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -465,7 +465,7 @@ async def test_remote_speaks_to_a_real_server() -> None:
 
 
 async def test_default_is_bundled() -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with open_embedder(EmbeddingSettings(), {}) as embedder:
             assert isinstance(embedder, BundledEmbedder)
 

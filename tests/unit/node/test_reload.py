@@ -107,7 +107,7 @@ async def test_reload_applies_hot_and_names_cold(tmp_path: Path) -> None:
     seen: list[Config] = []
     reloader.on_change(seen.append)
     (tmp_path / "agent.yaml").write_text("eviction: {ceiling: 7}\ndatabase: {dsn: hunter2}\n")
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         result = await reloader.reload()
     assert result.as_dict() == {
         "status": "applied",
@@ -124,7 +124,7 @@ async def test_reload_applies_hot_and_names_cold(tmp_path: Path) -> None:
 async def test_text_has_one_fact_per_line(tmp_path: Path) -> None:
     reloader = reloader_on(tmp_path)
     (tmp_path / "agent.yaml").write_text("retention: {batch_limit: 0}\nnetwork: {port: 1}\n")
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         result = await reloader.reload()
     assert result.text().splitlines() == [
         "configuration applied",
@@ -137,7 +137,7 @@ async def test_text_has_one_fact_per_line(tmp_path: Path) -> None:
 async def test_cold_change_is_named_every_time(tmp_path: Path) -> None:
     reloader = reloader_on(tmp_path)
     (tmp_path / "agent.yaml").write_text("network: {port: 4000}")
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         results = [await reloader.reload() for _ in range(2)]
     assert [(result.status, result.restart) for result in results] == [
         ("unchanged", ("network.port",))
@@ -167,7 +167,7 @@ async def test_l_14_an_invalid_file_changes_nothing(
     seen: list[Config] = []
     reloader.on_change(seen.append)
     (tmp_path / "agent.yaml").write_text(text)
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         result = await reloader.reload()
     assert result.status == "rejected"
     assert result.problems[0].startswith(problem)
@@ -178,7 +178,7 @@ async def test_a_removed_file_returns_to_defaults(tmp_path: Path) -> None:
     (tmp_path / "agent.yaml").write_text("eviction: {ceiling: 5}")
     reloader = reloader_on(tmp_path)
     (tmp_path / "agent.yaml").unlink()
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         result = await reloader.reload()
     assert (result.changed, reloader.current) == (("eviction.ceiling",), Config())
 
@@ -193,7 +193,7 @@ async def test_a_refusing_part_gets_the_others_rolled_back(tmp_path: Path) -> No
     reloader.on_change(lambda config: ceilings.append(config.eviction.ceiling))
     reloader.on_change(refuse)
     (tmp_path / "agent.yaml").write_text("eviction: {ceiling: 5}")
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         result = await reloader.reload()
     assert (result.status, result.problems) == (
         "rejected",
@@ -214,7 +214,7 @@ async def test_a_failing_check_rejects_before_anything_changes(tmp_path: Path) -
 
     reloader.check_first(no_lowering)
     (tmp_path / "agent.yaml").write_text("retention: {tomb_min_retention_d: 10}")
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         result = await reloader.reload()
     assert result.problems == ("retention.tomb_min_retention_d: a tombstone is younger",)
     assert seen == []
@@ -230,7 +230,7 @@ async def test_many_reloads_at_once_apply_once(tmp_path: Path) -> None:
     async def one() -> None:
         statuses.append((await reloader.reload()).status)
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             for _ in range(20):
                 nursery.start_soon(one)

@@ -48,7 +48,7 @@ def make_quickly(dev: ModuleType, installer: str) -> Any:
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=30
+        [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=90
     )
 
 

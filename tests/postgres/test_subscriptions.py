@@ -225,7 +225,7 @@ async def test_erasing_an_agent_ends_its_subscriptions_and_no_others(
         await announce(world, ada, project, SEA)
         assert [text for _, text in await take(other, 1)] == [SEA]
     answer = await served.get("/api/memory/watch", params={"agent_id": "bob"})
-    assert answer.status_code == 404
+    assert answer.status_code == 410
 
 
 async def test_a_token_that_expires_ends_its_subscription(port: Port, prompt: None) -> None:

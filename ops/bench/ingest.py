@@ -48,7 +48,7 @@ Side = Callable[[Sequence[Row]], Timing]
 
 
 @dataclass(slots=True)
-class _Turns:
+class Turns:
     """What one side did, turn by turn."""
 
     timings: list[Timing] = field(default_factory=list)
@@ -62,7 +62,7 @@ class _Turns:
             self.timings[0].per,
         )
 
-    def by(self, other: _Turns) -> float:
+    def by(self, other: Turns) -> float:
         """The middle one of the ratios of the rates."""
         pairs = zip(self.timings, other.timings, strict=True)
         return statistics.median(own.rate / peer.rate for own, peer in pairs)
@@ -91,10 +91,10 @@ def _measure(size: int, node: Node, result: Result, console: Console) -> None:
             sides["store 0"] = partial(_store_batches, store)
         except PeerMissing as missing:
             result.notes.append(f"PostgresStore was left out: {missing}")
-        done = {name: _Turns() for name in sides}
+        done = {name: Turns() for name in sides}
         for turn in range(TURNS):
             console.print(f"storing, turn {turn + 1} of {TURNS} ...")
-            parts = _parts(size // TURNS, BASE + turn * (size // TURNS))
+            parts = parts_of(size // TURNS, BASE + turn * (size // TURNS))
             for name in sorted(sides, key=lambda name: name.split()[1]):
                 part = parts[int(name.split()[1])]
                 done[name].timings.append(
@@ -112,7 +112,7 @@ def _measure(size: int, node: Node, result: Result, console: Console) -> None:
         result.bar("batch_by_store", "batches by PostgresStore's", ratio, ">=", 3)
 
 
-def _parts(count: int, start: int) -> dict[int, range]:
+def parts_of(count: int, start: int) -> dict[int, range]:
     """Which memories of a turn are stored how: one at a time, by 16 writers, and in batches."""
     first = start + int(count * SHARES[1])
     second = first + int(count * SHARES[16])

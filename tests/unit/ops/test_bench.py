@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from ops.bench.__main__ import main
+from ops.bench.ingest import Turns, parts_of
 from ops.bench.load import by_tasks
 from ops.bench.result import Result, Timing
 from ops.bench.smoke import TOTAL, make_texts, nearest, probes
@@ -24,6 +25,18 @@ def test_percentiles_are_those_of_the_ordered_latencies() -> None:
 
 def test_a_rate_counts_what_each_operation_moves() -> None:
     assert Timing((0.1, 0.1), seconds=0.5, per=50).rate == pytest.approx(200.0)
+
+
+def test_a_turn_that_went_badly_does_not_decide_a_ratio() -> None:
+    own = Turns([Timing((0.1,), seconds) for seconds in (0.5, 9.0, 0.5)])
+    peer = Turns([Timing((0.1,), 1.0)] * 3)
+    assert own.by(peer) == pytest.approx(2.0)
+    assert own.whole.rate == pytest.approx(0.3)
+
+
+def test_the_parts_of_a_turn_are_all_of_it_once() -> None:
+    parts = parts_of(1_000, 40_000)
+    assert sorted(place for part in parts.values() for place in part) == [*range(40_000, 41_000)]
 
 
 def test_the_last_line_is_the_result_for_machines() -> None:

@@ -141,6 +141,7 @@ class Link:
         self._unsent = 0
         self._work = trio.Event()
         self._room = trio.Event()
+        self._crowded = False
         self._connected = False
         self._closed = False
         self._answered = False
@@ -156,6 +157,7 @@ class Link:
             while True:
                 while not (self._waiting or self._followed):
                     await self._work.wait()
+                    self._work = trio.Event()
                 await self._stay()
         finally:
             self._closed = True
@@ -198,6 +200,7 @@ class Link:
         number = self._next()
         waiting = Waiting(_checked(make(number)))
         while self._unsent > UNSENT:
+            self._crowded = True
             await self._room.wait()
             self._check_open()
         self._waiting[number] = waiting
@@ -300,6 +303,7 @@ class Link:
         while True:
             while not self._out:
                 await self._work.wait()
+                self._work = trio.Event()
             frames, self._out = self._out, []
             self._make_room()
             await stream.send_all(b"".join(frames))
@@ -367,8 +371,10 @@ class Link:
 
     def _make_room(self) -> None:
         self._unsent = 0
-        self._room.set()
-        self._room = trio.Event()
+        if self._crowded:
+            self._crowded = False
+            self._room.set()
+            self._room = trio.Event()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -381,8 +387,8 @@ class Link:
         self._wake()
 
     def _wake(self) -> None:
+        """Whoever waits takes a new event when it has seen this one."""
         self._work.set()
-        self._work = trio.Event()
 
     def _next(self) -> int:
         self._number = self._number % ((1 << 32) - 1) + 1

@@ -34,6 +34,8 @@ BEAT_S: Final = 30.0
 SILENCE_S: Final = 90.0
 """Seconds after which a node that answers nothing, not even a ping, counts as gone; longer than
 the node takes for any request."""
+STOOD_S: Final = 5.0
+"""Seconds after which a connection counts as one that stood, even if it brought no answer."""
 AGAIN_S: Final = 1.0
 """Seconds after which a subscription that a node could not serve is opened again."""
 
@@ -144,6 +146,8 @@ class Link:
         self._closed = False
         self._answered = False
         """Whether the present connection brought more than a welcome."""
+        self._welcomed = math.inf
+        """When it was welcomed, if it was, and is not known to be silent."""
         self._heard = 0.0
         self._nursery: trio.Nursery | None = None
 
@@ -163,9 +167,9 @@ class Link:
         """Connect again and again until nobody waits; no longer than patience without an answer."""
         pause, deadline = PAUSE_FIRST, trio.current_time() + self._patience
         while self._waiting or self._followed:
-            self._answered = False
+            self._answered, self._welcomed = False, math.inf
             away = await self._connect_and_serve()
-            if self._answered:
+            if self._answered or trio.current_time() - self._welcomed > STOOD_S:
                 pause, deadline = PAUSE_FIRST, trio.current_time() + self._patience
             elif trio.current_time() + pause > deadline:
                 self._give_up(away)
@@ -282,6 +286,7 @@ class Link:
         if not isinstance(reply, messages.Welcome):
             raise PortError("the node did not say welcome")
         self.welcome = reply
+        self._welcomed = trio.current_time()
         self._out = [waiting.frame for waiting in self._waiting.values()]
         self._out += [encode(each.opening()) for each in self._followed.values()]
         self._unsent = sum(map(len, self._out))
@@ -311,6 +316,7 @@ class Link:
             if not (self._waiting or self._followed):
                 self._heard = trio.current_time()
             elif trio.current_time() - self._heard > SILENCE_S:
+                self._welcomed = math.inf
                 raise trio.TooSlowError
             else:
                 self._post(encode(messages.Ping(self._next())))

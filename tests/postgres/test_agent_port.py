@@ -228,14 +228,14 @@ async def test_tls_wants_the_right_certificate_and_a_token(port: Port) -> None:
     await port.start()
     (place,) = [one for one in port.places if one.startswith("tls:")]
     shown = fingerprint_of(port.edge.world.node.identity.certificate_der).hex()
-    async with open_client(place, fingerprint="00" * 32, patience_s=2) as client:
+    async with open_client(place, fingerprint="00" * 32, patience_s=60) as client:
         with pytest.raises(Refused, match="another certificate"):
             await client.ping()
-    async with open_client(place, fingerprint=shown, patience_s=2) as client:
+    async with open_client(place, fingerprint=shown, patience_s=60) as client:
         with pytest.raises(Refused, match="authentication required"):
             await client.ping()
     port.edge.configure(auth={"mode": "hybrid"})
-    async with open_client(place, fingerprint=shown, patience_s=2) as client:
+    async with open_client(place, fingerprint=shown, patience_s=60) as client:
         assert (await client.remember(TEXT)).memory.content == TEXT
 
 
@@ -494,7 +494,7 @@ async def test_a_cancelled_call_leaves_the_connection_usable(port: Port) -> None
 
 async def test_the_blocking_client_does_the_same_from_threads(port: Port) -> None:
     def work() -> tuple[str, int, str]:
-        with BlockingClient(f"unix:{port.path}", patience_s=5.0) as client:
+        with BlockingClient(f"unix:{port.path}", patience_s=60.0) as client:
             done = client.remember(TEXT)
             hits = client.recall("harbour", limit=3).hits
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ import trio
 
 from node.client import BlockingClient, Closed, InvalidInput, Refused, Unavailable, open_client
 from node.port import link, messages
-from node.port.codec import encode
+from node.port.codec import FrameBuffer, encode, read_request
 from tests.support.port import Port, port
 from tests.support.services import edge
 from tests.support.watching import SEA, announce, sailors
@@ -29,10 +29,6 @@ WELCOME = messages.Welcome(messages.VERSION, bytes(16), "bob", "model", 2, 0)
 @asynccontextmanager
 async def a_node_that(folder: Path, *says: messages.Reply) -> AsyncIterator[str]:
     """A socket where each connection hears this and nothing more; the place of it."""
-    path = folder / "s"
-    listening = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
-    await listening.bind(str(path))
-    listening.listen(8)
 
     async def answer(stream: trio.SocketStream) -> None:
         async with stream:
@@ -41,6 +37,19 @@ async def a_node_that(folder: Path, *says: messages.Reply) -> AsyncIterator[str]
                 while await stream.receive_some(4096):
                     continue
 
+    async with a_socket_where(folder, answer) as place:
+        yield place
+
+
+@asynccontextmanager
+async def a_socket_where(
+    folder: Path, answer: Callable[[trio.SocketStream], Awaitable[None]]
+) -> AsyncIterator[str]:
+    """A unix socket that serves each connection so; the place of it."""
+    path = folder / "s"
+    listening = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
+    await listening.bind(str(path))
+    listening.listen(8)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, answer, [trio.SocketListener(listening)])
         yield f"unix:{path}"
@@ -84,6 +93,37 @@ async def test_a_silent_node_is_given_up(tmp_path: Path, monkeypatch: pytest.Mon
         ):
             with pytest.raises(Unavailable, match="silent"):
                 await client.ping()
+
+
+async def test_a_connection_that_breaks_under_a_long_request_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "STOOD_S", 0.05)
+    patience_s = 0.5
+    tries: list[int] = []
+
+    async def answer(stream: trio.SocketStream) -> None:
+        tries.append(len(tries))
+        async with stream:
+            await stream.send_all(encode(WELCOME))
+            buffer, heard = FrameBuffer(), list[messages.Request]()
+            while len(heard) < 2:
+                heard += map(read_request, buffer.feed(await stream.receive_some(4096)))
+            if len(tries) == 1:
+                await trio.sleep(2 * patience_s)
+                return
+            asked = heard[1]
+            assert isinstance(asked, messages.Ping)
+            await stream.send_all(encode(messages.Pong(asked.id)))
+            await trio.sleep_forever()
+
+    with trio.fail_after(60):
+        async with (
+            a_socket_where(tmp_path, answer) as place,
+            open_client(place, patience_s=patience_s) as client,
+        ):
+            await client.ping()
+    assert tries == [0, 1]
 
 
 async def test_a_subscription_says_that_the_node_stays_away_and_the_next_goes_on(
@@ -182,7 +222,7 @@ async def test_a_place_that_cannot_be_one_is_refused_at_once(place: str, said: s
 
 
 async def test_the_socket_itself_names_the_place_too(port: Port) -> None:
-    async with open_client(port.path, patience_s=5) as client:
+    async with open_client(port.path, patience_s=60) as client:
         assert await client.ping() < 5
 
 
@@ -223,7 +263,7 @@ async def test_closing_a_blocking_client_ends_a_thread_that_follows(port: Port) 
             except Closed as error:
                 said.append(error.code)
 
-        client = BlockingClient(f"unix:{port.path}", agent="bob", patience_s=5.0)
+        client = BlockingClient(f"unix:{port.path}", agent="bob", patience_s=60.0)
         thread = threading.Thread(target=follow)
         thread.start()
         assert first.wait(60)
@@ -254,7 +294,7 @@ async def test_a_blocking_follower_may_stop_when_nothing_comes_and_begin_again(
     texts = [f"{SEA} {number}" for number in range(4)]
     for text in texts[:3]:
         await announce(world, ada, project, text)
-    with BlockingClient(f"unix:{port.path}", agent="bob", patience_s=5.0) as client:
+    with BlockingClient(f"unix:{port.path}", agent="bob", patience_s=60.0) as client:
 
         def caught_up(count: int) -> list[str]:
             found: list[str] = []
@@ -275,7 +315,7 @@ async def test_what_comes_behind_the_call_of_watch_is_followed(port: Port) -> No
     world = port.edge.world
     project, (ada, _) = await sailors(world, "ada", "bob")
     await announce(world, ada, project, f"{SEA} before")
-    with BlockingClient(f"unix:{port.path}", agent="bob", patience_s=5.0) as client:
+    with BlockingClient(f"unix:{port.path}", agent="bob", patience_s=60.0) as client:
         deliveries = await trio.to_thread.run_sync(client.watch)
         await announce(world, ada, project, SEA)
         got = await trio.to_thread.run_sync(lambda: next(deliveries))
@@ -288,7 +328,7 @@ async def test_subscriptions_that_were_dropped_make_room_for_others(port: Port) 
     await announce(world, ada, project, SEA)
 
     def look_often() -> list[str]:
-        with BlockingClient(f"unix:{port.path}", agent="bob", patience_s=5.0) as client:
+        with BlockingClient(f"unix:{port.path}", agent="bob", patience_s=60.0) as client:
             return [next(client.watch(after=0)).memory.content for _ in range(12)]
 
     assert await trio.to_thread.run_sync(look_often) == [SEA] * 12

@@ -272,7 +272,7 @@ async def test_the_blocking_client_iterates_over_deliveries(port: Port) -> None:
     stored = [(await announce(world, ada, project, f"{SEA} {number}")).id for number in range(3)]
 
     def follow() -> list[bytes]:
-        with BlockingClient(f"unix:{port.path}", agent="bob", patience_s=5.0) as client:
+        with BlockingClient(f"unix:{port.path}", agent="bob", patience_s=60.0) as client:
             deliveries = client.watch(after=0)
             return [next(deliveries).memory.raw_id for _ in stored]
 

@@ -54,7 +54,7 @@ class Port:
 
     @asynccontextmanager
     async def client(self, agent: str | None = None, **options: object) -> AsyncIterator[Client]:
-        options.setdefault("patience_s", 5.0)
+        options.setdefault("patience_s", 60.0)
         place = f"unix:{self.path}"
         async with open_client(place, agent=agent, **options) as client:  # type: ignore[arg-type]
             yield client

@@ -404,10 +404,16 @@ class Session:
     async def _send(self, data: bytes) -> None:
         """Send whole frames, one caller at a time. Raises TooSlowError for a client that stalls."""
         self._unsent += len(data)
-        async with self._sending:
+        try:
+            self._sending.acquire_nowait()  # as a rule free, and waiting for it is a turn
+        except trio.WouldBlock:
+            await self._sending.acquire()
+        try:
             with trio.fail_after(self._settings.send_s):
                 await self._stream.send_all(data)
             self._unsent -= len(data)
+        finally:
+            self._sending.release()
         if self._unsent <= self._settings.backlog_bytes:
             self._drained.set()
             self._drained = trio.Event()

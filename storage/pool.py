@@ -24,6 +24,7 @@ import trio
 
 from storage.database_errors import (
     CommitUnknown,
+    DatabaseError,
     DatabaseUnavailable,
     TransactionConflict,
     translate,
@@ -48,6 +49,10 @@ DRIVER_ERRORS = (
     OSError,
     TimeoutError,
 )
+BEGIN = "BEGIN"
+BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+COMMIT = "COMMIT"
+ROLLBACK = "ROLLBACK"
 RELEASE_TIMEOUT = 5.0
 RETRY_BASE = 0.01
 RETRY_CAP = 0.5
@@ -198,15 +203,11 @@ class Database:
 
     async def _attempt(self, readonly: bool, work: Callable[[Tx], Awaitable[T]]) -> T:
         async with self._connection() as connection:
-            isolation = "repeatable_read" if readonly else None
-            transaction = connection.transaction(isolation=isolation, readonly=readonly)
-            await _translated(transaction.start)
-            try:
-                result = await work(Tx(connection))
-            except BaseException:
-                await _roll_back(connection, transaction)
-                raise
-            await _final(transaction.commit)
+            await _translated(connection.execute, BEGIN_READ if readonly else BEGIN)
+            result = await work(Tx(connection))
+            if await _final(connection.execute, COMMIT) != COMMIT:
+                # The server answers so when a statement failed before: nothing was stored.
+                raise DatabaseError("a unit of work went on after a statement had failed")
             return result
 
     async def _send(self, text: str, arguments: Sequence[Any]) -> list[Record]:
@@ -219,15 +220,23 @@ class Database:
         connection = await _translated(self._pool.acquire, timeout=self._settings.acquire_timeout)
         try:
             yield connection
+        except BaseException:
+            await _to_the_end(_roll_back(connection))
+            raise
         finally:
             with suppress(*DRIVER_ERRORS):  # the pool has dropped the connection by then
                 await _to_the_end(self._pool.release(connection, timeout=RELEASE_TIMEOUT))
 
 
-async def _roll_back(connection: asyncpg.Connection, transaction: Any) -> None:
-    """Roll back; a connection that cannot is dropped, which has the same effect."""
+async def _roll_back(connection: asyncpg.Connection) -> None:
+    """End whatever is open; a connection that cannot is dropped, which has the same effect.
+
+    Outside a transaction too: the driver asks the server to prepare a statement and says only
+    with the next message that this was all, so one that is cancelled in between would leave the
+    server in the middle of a transaction that nobody began.
+    """
     try:
-        await transaction.rollback()
+        await connection.execute(ROLLBACK)
     except DRIVER_ERRORS:
         with suppress(asyncpg.InterfaceError):  # the pool has taken a lost one back already
             connection.terminate()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import traceback
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -489,3 +490,42 @@ async def test_a_database_without_pgvector_is_refused(
                 await open_it()
         finally:
             await island.call(run_sql, admin, "DROP DATABASE bare WITH (FORCE)")
+
+
+async def test_a_unit_that_goes_on_after_an_error_does_not_pass_for_stored(
+    notes: Database,
+) -> None:
+    async def careless(tx: Tx) -> None:
+        await insert(tx, id=1, text="a")
+        with suppress(ConstraintViolated):
+            await insert(tx, id=1, text="b")
+
+    with trio.fail_after(60):
+        with pytest.raises(DatabaseError, match="went on after"):
+            await notes.transact(careless)
+        assert await notes.read(value, COUNT) == 0
+
+
+async def test_a_connection_is_whole_after_a_look_that_was_cancelled_anywhere(
+    island: Island, empty_database: dict[str, Any]
+) -> None:
+    chance = random.Random(5)
+    cut = 0
+
+    async def look(database: Database, scope: trio.CancelScope, number: int) -> None:
+        unprepared = compile_query("look", f"SELECT {number}, count(*) FROM pg_class")
+        with scope:
+            await database.look(value, unprepared)
+
+    with trio.fail_after(120):
+        async with another_pool(island, empty_database, pool_min=1, pool_max=1) as database:
+            for number in range(600):
+                scope = trio.CancelScope()
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(look, database, scope, number)
+                    for _ in range(chance.randrange(120)):
+                        await trio.lowlevel.checkpoint()
+                    scope.cancel()
+                cut += scope.cancelled_caught
+                assert await database.read(value, PID) > 0
+    assert cut > 100

@@ -184,7 +184,7 @@ def _quality(node: Node, vectors: Vectors, asked: Vectors, result: Result) -> No
 def _floor(vectors: Vectors, asked: Vectors, result: Result) -> None:
     """hnswlib alone, one question at a time: no protocol, no visibility, no text."""
     index = hnswlib.Index(space="ip", dim=DIMENSION)
-    index.init_index(max_elements=len(vectors), M=16, ef_construction=100)
+    index.init_index(max_elements=len(vectors), M=HotSettings().m, ef_construction=100)
     index.add_items(vectors, np.arange(len(vectors)), num_threads=2)
     index.set_ef(HotSettings().ef)
     begun = time.perf_counter()

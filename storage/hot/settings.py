@@ -31,9 +31,9 @@ class HotSettings:
     ceiling: int = 1_000_000
     idle_ms: int = 7 * DAY_MS
     half_life_ms: int = DAY_MS
-    m: int = 16
+    m: int = 20
     ef_construction: int = 100
-    ef: int = 80
+    ef: int = 60
     batch: int = 500
     exact_limit: int = 4_000
     dead_share: float = 0.5

@@ -49,6 +49,8 @@ class Residency:
         self.has_cold = False
         self.degraded: str | None = None
         self.forgotten_total = 0
+        self.accesses_taken = 0
+        """How many rows were touched to write accesses down."""
         self.reloaded_total = 0
         self.resident_max = 0
         self._node = node
@@ -89,10 +91,17 @@ class Residency:
         self.degraded = reason
         self.has_cold = True
 
-    async def refresh(self, db: Database, ids: Sequence[MemoryId]) -> int:
-        """Read memories again from their rows, resident or not; how many are live."""
+    async def refresh(
+        self, db: Database, ids: Sequence[MemoryId], *, only_others: bool = False
+    ) -> int:
+        """Read memories again from their rows, resident or not; how many are live.
+
+        With `only_others` what is resident just as its row says stays untouched: to put a vector
+        in again costs many times what it costs to look at it.
+        """
         rows = await db.read(memories.with_vectors, ids, self.model)
-        await self._insert_as_they_stay(db, rows)
+        others = await trio.to_thread.run_sync(self._others, rows) if only_others else rows
+        await self._insert_as_they_stay(db, others)
         alive = {row.memory.id for row in rows}
         await self.forget([each for each in ids if each not in alive and each in self.graph])
         return len(rows)
@@ -178,6 +187,7 @@ class Residency:
         """How often memories were recalled since the last call."""
         taken, self._accesses = self._accesses, Counter()
         taken.update(self.graph.take_accesses())
+        self.accesses_taken += len(taken)
         return dict(taken)
 
     def evict(self, ids: Sequence[MemoryId]) -> int:
@@ -216,6 +226,13 @@ class Residency:
             await self.doubt(changed)
         if dead:
             await self.forget(dead)
+
+    def _others(self, rows: Sequence[Stored]) -> list[Stored]:
+        """The rows that are not resident as they are."""
+        holds, node_id = self.graph.holds, self._node.node_id
+        return [
+            row for row in rows if not holds(memories.resident(row.memory, node_id), row.vector)
+        ]
 
     def _equal(self, one: Stored, other: Stored) -> bool:
         """Whether both make the same resident."""

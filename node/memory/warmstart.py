@@ -76,7 +76,7 @@ async def _catch_up(residency: Residency, db: Database, image: Image, stamp: Sta
     gone = [one.id for one in image.residents if one.id not in present]
     await trio.to_thread.run_sync(residency.graph.forget, gone)
     for begin in range(0, len(changed), PAGE):
-        await residency.refresh(db, changed[begin : begin + PAGE])
+        await residency.refresh(db, changed[begin : begin + PAGE], only_others=True)
     residency.has_cold = await db.read(memories.count_live) > len(residency.graph)
     residency.resident_max = len(residency.graph)
     return Start(len(residency.graph), "snapshot", gone=len(gone), reloaded=len(changed))

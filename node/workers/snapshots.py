@@ -49,6 +49,7 @@ class _Mark:
     changes: int
     forgotten: int
     at: float
+    accesses: int
 
 
 class Snapshots:
@@ -71,7 +72,7 @@ class Snapshots:
         self._node = node
         self._metrics = metrics
         self._stamps: deque[tuple[float, Stamp]] = deque()
-        self._mark = _Mark(0, 0, 0.0)
+        self._mark = _Mark(0, 0, 0.0, 0)
 
     async def load(self) -> Start:
         """Fill the graph at the start of the node, from the file if it is right."""
@@ -118,7 +119,8 @@ class Snapshots:
         What is committed is in the graph by then, so the present state of the database is the
         stamp, and the next start has nothing to read again.
         """
-        if self._residency.degraded or not self._changed():
+        touched = self._residency.accesses_taken != self._mark.accesses
+        if self._residency.degraded or not (touched or self._changed()):
             return
         try:
             stamp = await self._db.read(residents.stamp, self._node.clock.last)
@@ -178,7 +180,13 @@ class Snapshots:
 
     def _now(self) -> _Mark:
         stats = self._residency.graph.stats()
-        return _Mark(stats.changes_total, self._residency.forgotten_total, time.monotonic())
+        residency = self._residency
+        return _Mark(
+            stats.changes_total,
+            residency.forgotten_total,
+            time.monotonic(),
+            residency.accesses_taken,
+        )
 
     def _count(self, result: str) -> None:
         if self._metrics is not None:

@@ -91,6 +91,16 @@ class HotGraph(Serving, Building, Consistency):
             entry = self._residents.get(memory_id)
             return self._index.vector(entry.label) if entry else None
 
+    def holds(self, resident: Resident, vector: NDArray[np.float32]) -> bool:
+        """Whether this very record is resident under this vector."""
+        unit = unit_rows(vector[np.newaxis, :], self._dim)[0]
+        with self._lock:
+            entry = self._residents.get(resident.id)
+            if entry is None or entry.resident != resident:
+                return False
+            held = self._index.vector(entry.label)
+            return held is not None and np.array_equal(held, unit)
+
     def residents(self) -> list[Resident]:
         """All resident records at one moment."""
         with self._lock:

@@ -15,7 +15,7 @@ from node.memory import forget as forgetting
 from node.memory.residency import Residency
 from node.tiers import _snapshot
 from node.workers.snapshots import Snapshots
-from storage import residents
+from storage import memories, residents
 from storage.hot.graph import HotGraph
 from storage.hot.settings import HotSettings
 from storage.hot.snapshot import NAME, REFUSED, Owner, SnapshotFolder
@@ -136,6 +136,31 @@ async def test_rows_that_changed_or_came_since_the_file_are_read_again(life: Lif
     assert resident.content == "another text"
     assert new.id in life.world.graph
     await life.equal_to_rows()
+
+
+async def test_rows_whose_accesses_were_written_down_are_not_put_in_again(life: Life) -> None:
+    context = life.world.context
+    touched = await some(life, 20)
+    context.residency.touch(touched, life.world.ms())
+    accesses = context.residency.take_accesses()
+    await life.world.db.transact(memories.count_access, accesses)
+    await life.begin()
+    assert life.snapshots.start is not None
+    assert life.snapshots.start.reloaded >= 20
+    assert life.world.context.residency.graph.stats().changes_total == 0
+    await life.equal_to_rows()
+
+
+async def test_a_stop_behind_written_accesses_leaves_nothing_to_read_again(life: Life) -> None:
+    await life.begin()
+    await life.snapshots.write()
+    context = life.world.context
+    context.residency.touch(await some(life, 20), life.world.ms())
+    await life.world.db.transact(memories.count_access, context.residency.take_accesses())
+    await life.snapshots.last_write()
+    await life.begin()
+    assert life.snapshots.start is not None
+    assert life.snapshots.start.reloaded == 0
 
 
 async def test_a_row_without_any_tombstone_that_is_gone_leaves_too(life: Life) -> None:

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from node.http.views import project_label
 from node.memory.encoded import Encoded, EncodedRecords
 from node.memory.nearest import Search
 from node.memory.ranking import Source
@@ -86,7 +87,7 @@ class Answers:
         return encode_record(
             resident,
             services.agents.label(resident.agent_id),
-            records.project_name(services, resident.project_id),
+            project_label(services, resident.project_id),
         )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.http.auth import Credential, choose_project
+from node.http.views import project_label
 from node.memory.drafts import Draft
 from node.memory.recall import Answer, RecallHit
 from node.memory.remember import Remembered
@@ -16,7 +17,7 @@ from node.port import messages
 from storage import history
 from storage.errors import InvalidInput, MnemeshError
 from storage.filters import to_ms
-from storage.model import AgentProfile, Memory, NodeId, ProjectId, Visibility, id_text
+from storage.model import AgentProfile, Memory, NodeId, Visibility
 
 if TYPE_CHECKING:
     from node.services import Services
@@ -83,7 +84,7 @@ def memory(services: Services, row: Memory) -> messages.Memory:
         visibility=row.visibility.value,
         created_ms=to_ms(row.created_at),
         updated_ms=to_ms(row.updated_at),
-        project=project_name(services, row.project_id),
+        project=project_label(services, row.project_id),
         scope=row.scope_label,
         who=row.who,
         source_type=row.source_type,
@@ -115,7 +116,7 @@ def hit(services: Services, found: RecallHit) -> messages.Hit:
         resident.pinned,
         resident.foreign,
         resident.created_ms,
-        project_name(services, resident.project_id),
+        project_label(services, resident.project_id),
         resident.scope_label,
         resident.who,
         resident.expires_ms,
@@ -155,14 +156,6 @@ def event(one: history.Event) -> messages.Event:
         new_content=one.new_content,
         reason=one.reason,
     )
-
-
-def project_name(services: Services, project_id: ProjectId | None) -> str | None:
-    """The project's name here, or the UUID of an unknown one."""
-    if project_id is None:
-        return None
-    project = services.access.current.projects.get(project_id)
-    return project.name if project else id_text(project_id)
 
 
 def _foreign(row: Memory, node_id: NodeId) -> bool:
